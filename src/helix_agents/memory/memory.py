@@ -16,7 +16,14 @@ from helix_agents.domain.memories import EntityId, MemoryId, MemoryRecord
 from helix_agents.domain.records import JSON
 from helix_agents.engine.log import log_exception
 from helix_agents.memory.executors import EmbeddingExecutor, InlineEmbeddingExecutor
-from helix_agents.memory.learning import REMEMBER, MemoryGeneration, keep, question_about
+from helix_agents.memory.learning import (
+    MOST_AT_ONCE,
+    REMEMBER,
+    MemoryGeneration,
+    ids_kept_under,
+    keep,
+    question_about,
+)
 from helix_agents.memory.memory_manager import LEAST_SIMILARITY, MemoryManager
 from helix_agents.memory.tools import SAVE_MEMORY, SEARCH_MEMORY, Desk, save_tool, search_tool
 from helix_agents.ports.embeddings import EmbeddingAdapter, open_embedder
@@ -166,8 +173,9 @@ class Memory:
                 break
         return found
 
-    async def lesson(self, context: RunContext[Any, Any], conversation: str) -> Lesson | None:
-        """What a model is asked that makes memories; it is shown those that it may change: its own."""
+    async def lesson(self, context: RunContext[Any, Any], conversation: str, once: str) -> Lesson | None:
+        """What a model is asked that makes memories; it is shown those that it may change: its own, as they were before
+        an attempt that died."""
         assert self.generation is not None
         desk = await self._desk(context)
         if desk.entity is None:
@@ -176,10 +184,11 @@ class Memory:
             desk.entity,
             conversation[-_ASKED_WITH:],
             sources=(desk.source,),
-            limit=MOST_KNOWN,
+            limit=MOST_KNOWN + MOST_AT_ONCE,
             min_similarity=self.min_similarity,
         )
-        known = tuple(each.memory for each in hits)
+        kept_before = ids_kept_under(once)
+        known = tuple(each.memory for each in hits if each.memory.id not in kept_before)[:MOST_KNOWN]
         text = question_about(conversation, known)
         return Lesson(desk.entity, self.generation.instructions, text, REMEMBER, known)
 

@@ -94,12 +94,13 @@ async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
     lessons = _Lessons(scope, step, memory)
     begun = scope.services.clock.now_ms()
     with scope.stop.cutting():
-        lesson = await memory.lesson(context, _told(said))
+        once = scope.step_id(step)
+        lesson = await memory.lesson(context, _told(said), once)
         if lesson is None:
             return
         with Contained(f"Model {lessons.model.name!r}"):
             answer = await lessons.ask(lesson)
-        kept = () if answer is None else await memory.learn(context, lesson, answer, scope.step_id(step))
+        kept = () if answer is None else await memory.learn(context, lesson, answer, once)
         took = scope.services.clock.now_ms() - begun
         source = {"source_type": "tokens", "source_name": lessons.name, "tokens": lessons.tokens}
         spent = scope.usage_entry(step, **source, amount=took)

@@ -235,6 +235,12 @@ class MemoryStoreContract(PartsContract):
         assert await by_words(store, "blue", sources=["nowhere"]) == await by_words(store, "blue", sources=[]) == []
         assert await by_words(store, "violín") == ["m-3"]
         assert await by_words(store, "東京のタワー") == ["m-4"]
+        # Vowels are marks there: without them, these would share every word.
+        await save(store, "m-5", "मेरी बिल्ली का नाम मोती है")
+        await save(store, "m-6", "قِطَّتِي صغيرة ❤️")
+        assert await by_words(store, "बिल्ली कहाँ?") == ["m-5"]
+        assert await by_words(store, "मेरा बाल") == await by_words(store, "🌧️") == []
+        assert await by_words(store, "قطتي") == ["m-6"]
         assert await by_words(store, "Who is it, and what is this?") == await by_words(store, "tuba") == []
 
     @proves("memories.meaning")

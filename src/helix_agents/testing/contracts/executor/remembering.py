@@ -196,7 +196,13 @@ class RememberingContract(ScenarioContract):
             return
         gate = Gate()
         wordings = iter(["Ann's cat is called Mog", "Ann has a cat, Mog", "Never asked"])
-        learner = ScriptedModel(lambda _: call("remember", {"save": [next(wordings)]}), name="learner")
+
+        def learn(request: ModelRequest) -> Any:
+            # Shown what a dead attempt kept, a model would rightly leave it out, and so it would be lost.
+            assert "Mog" not in str(request.messages[0]).partition("The conversation")[0]
+            return call("remember", {"save": [next(wordings)]})
+
+        learner = ScriptedModel(learn, name="learner")
 
         def agent() -> AnyAgent:
             memory = Memory(generation=MemoryGeneration(model=learner))
