@@ -130,17 +130,23 @@ async def test_a_model_corrects_what_it_finds_and_is_told_what_is_wrong() -> Non
         call("save_memory", {"text": "Lives in Basel", "replaces": "m-9"}),
         call("save_memory", {"text": "Lives in Basel", "replaces": "m-1"}),
         call("save_memory", {"text": "x" * 9_000}),
+        call("save_memory", {"text": "Lives in Rome", "replaces": "x" * 300}),
+        call("save_memory", {"text": "Lives in Rome", "replaces": "m-2"}),
     ]
-    friend = Friend(Memory(), *script)
+    friend = Friend(Memory(sources=["program"]), *script)
     async with Executor.open("memory://", agents=[friend.agent]) as helix:
         assert helix.memories is not None
         memories = MemoryManager(helix.memories)
         await memories.save("ann", "Lives in Bern", memory_id="m-1")
+        await memories.save("ann", "Pays in Bern", memory_id="m-2", source="crm")
         await (await helix.execute(friend.agent, "I moved to Basel.", "s-1", user_id="ann")).output()
-        [kept] = await memories.list_memories("ann")
-        assert (kept.text, kept.version) == ("Lives in Basel", 2)
+        kept = {each.id: (each.text, each.version) for each in await memories.list_memories("ann")}
+        assert kept == {"m-1": ("Lives in Basel", 2), "m-2": ("Pays in Bern", 1)}
         said = str((await helix.sessions.messages("s-1")).items)
         assert "'m-9'" in said
+        # What it is not shown, it does not change either.
+        assert "has no memory 'm-2'" in said
+        assert said.count("Nothing was stored") == 1
         assert "at most 8000" in said
 
 

@@ -114,7 +114,7 @@ class Memory:
     def _made_tools(self) -> tuple[Tool[..., Any], ...]:
         wanted = _TOOLS if self.tools is True else self.tools or ()
         sources = None if self.sources is None else tuple(self.sources)
-        made = (search_tool(self._desk, sources, self.min_similarity), save_tool(self._desk))
+        made = (search_tool(self._desk, sources, self.min_similarity), save_tool(self._desk, sources))
         return tuple(each for each in made if each.name in wanted)
 
     @property

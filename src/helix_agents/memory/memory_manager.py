@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from helix_agents.agent.failures import Contained
 from helix_agents.domain.errors import (
     DefinitionError,
     InvalidInputError,
@@ -18,6 +19,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import SessionId, check_id
 from helix_agents.domain.memories import (
+    MOST_DIMENSIONS,
     EntityId,
     MemoryEmbedding,
     MemoryEntity,
@@ -40,6 +42,8 @@ from helix_agents.ports.memory_store import MemoryStore
 from helix_agents.system import RandomIds
 
 LEAST_SIMILARITY = 0.25
+PATIENCE: Mapping[EmbeddingPurpose, float] = {"query": 15.0, "document": 60.0}
+"""For so many seconds an embedder is waited for. Somebody waits for the answer to a question, which words find, too."""
 # From each ranking so many more are looked at than are wanted: what is low in one may be high in the other.
 _LOOKED_AT = 3
 _AT_ONCE = 50
@@ -238,10 +242,10 @@ class MemoryManager:
         while batch := await self.store.list_unembedded(other, after=after, before_ms=before, limit=_AT_ONCE):
             after = batch[-1].entity, batch[-1].id
             done = await self._embed_batch(batch)
-            embedded += done
-            left += len(batch) - done
-            if not done:
-                # It does not answer at all; whoever comes later finds the rest.
+            embedded += done or 0
+            left += len(batch) - (done or 0)
+            if done is None:
+                # Whoever comes later finds the rest.
                 break
         return ProcessedMemories(embedded=embedded, left=left)
 
@@ -266,26 +270,38 @@ class MemoryManager:
         await self._executor.submit(embed)
         return msgspec.structs.replace(memory, embedded_by=done[0]) if done else memory
 
-    async def _embed_batch(self, memories: Sequence[MemoryRecord]) -> int:
-        """Embed memories; of a batch that is refused, each by itself. Answers how many were."""
+    async def _embed_batch(self, memories: Sequence[MemoryRecord]) -> int | None:
+        """Embed memories; of a batch that is refused, each by itself. Answers how many were; None if the embedder does
+        not answer at all."""
         try:
             vectors = await self._embed([each.text for each in memories], "document")
         except Exception as problem:
             log_exception("memory.not_embedded", problem, memories=len(memories))
-            worth_each = isinstance(problem, ModelError) and not problem.retryable and len(memories) > 1
-            return sum([await self._embed_batch((each,)) for each in memories]) if worth_each else 0
+            if len(memories) == 1:
+                return 0
+            if getattr(problem, "retryable", False) or not await self._answers():
+                return None
+            return sum([await self._embed_batch((each,)) or 0 for each in memories])
         assert self.embedder is not None
         for memory, vector in zip(memories, vectors, strict=True):
             await self.store.put_embedding(
                 MemoryEmbedding(
                     entity=memory.entity,
                     id=memory.id,
-                    version=memory.version,
+                    text=memory.text,
                     embedded_by=self.embedder.name,
                     vector=vector,
                 )
             )
         return len(memories)
+
+    async def _answers(self) -> bool:
+        """Whether the embedder reads anything. What it refuses then is a text, and no reason to leave the others."""
+        try:
+            await self._embed(["memory"], "document")
+        except Exception:
+            return False
+        return True
 
     async def _near(
         self, entity: EntityId, question: str, sources: Sequence[str] | None, limit: int
@@ -302,9 +318,12 @@ class MemoryManager:
 
     async def _embed(self, texts: Sequence[str], purpose: EmbeddingPurpose) -> list[bytes]:
         assert self.embedder is not None
-        vectors = await self.embedder.embed(texts, purpose=purpose)
-        if len(vectors) != len(texts) or not all(len(each) for each in vectors):
-            raise ModelError(self.embedder.name, f"it gave {len(vectors)} vectors for {len(texts)} texts")
+        with Contained(f"Embedder {self.embedder.name!r}"):
+            async with asyncio.timeout(PATIENCE[purpose]):
+                vectors = await self.embedder.embed(texts, purpose=purpose)
+        if len(vectors) != len(texts) or not all(1 <= len(each) <= MOST_DIMENSIONS for each in vectors):
+            lengths = sorted({len(each) for each in vectors})
+            raise ModelError(self.embedder.name, f"for {len(texts)} texts it gave {len(vectors)} vectors of {lengths}")
         if not all(math.isfinite(value) for each in vectors for value in each):
             raise ModelError(self.embedder.name, "it gave a vector with a value that is no number")
         return [unit_vector(each) for each in vectors]

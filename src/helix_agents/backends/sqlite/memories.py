@@ -219,8 +219,8 @@ class SQLiteMemoryStore(Part[Database]):
         def work(connection: Connection) -> bool:
             row = connection.one(
                 "UPDATE __agents_memories SET embedded_by = ?"
-                " WHERE namespace = ? AND entity = ? AND id = ? AND version = ? RETURNING key",
-                (embedding.embedded_by, self._namespace, embedding.entity, embedding.id, embedding.version),
+                " WHERE namespace = ? AND entity = ? AND id = ? AND text = ? RETURNING key",
+                (embedding.embedded_by, self._namespace, embedding.entity, embedding.id, embedding.text),
             )
             if row is None:
                 return False

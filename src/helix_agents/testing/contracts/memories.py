@@ -1,6 +1,7 @@
 """The contract of memories: kept once, found by words and by meaning, seen by nobody else, and gone when deleted."""
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.memories import (
     MOST_CHARACTERS,
+    MOST_DIMENSIONS,
     MemoryEmbedding,
     MemoryEntity,
     MemoryRecord,
@@ -56,13 +58,13 @@ async def save(
 
 
 async def embed(
-    store: MemoryStore, id: str, *values: float, entity: str = ANN, version: int = 1, by: str = "small"
+    store: MemoryStore, id: str, *values: float, entity: str = ANN, text: str | None = None, by: str = "small"
 ) -> bool:
-    """Keep a vector for a memory."""
+    """Keep a vector for a memory: of what it says, or of this text."""
+    found = await store.find_memory(entity, id)
+    text = text or ("Gone" if found is None else found.text)
     vector = unit_vector(values)
-    return await store.put_embedding(
-        MemoryEmbedding(entity=entity, id=id, version=version, embedded_by=by, vector=vector)
-    )
+    return await store.put_embedding(MemoryEmbedding(entity=entity, id=id, text=text, embedded_by=by, vector=vector))
 
 
 async def by_words(store: MemoryStore, question: str, entity: str = ANN, **options: Any) -> list[str]:
@@ -201,7 +203,7 @@ class MemoryStoreContract(PartsContract):
         assert await store.find_memory(ANN, "m-2") is None
         with pytest.raises(MemoryNotFoundError):
             await store.update_memory(UpdateMemory(entity=ANN, id="m-2", text="Has a dog"))
-        assert not await embed(store, "m-2", 1.0)
+        assert not await embed(store, "m-2", 1.0, text="Has a cat")
         assert await store.delete_memories(ANN, ids=["m-2"]) == 0
         assert await store.delete_memories(BOB) == 1
         assert await by_words(store, "dog") == []
@@ -268,11 +270,18 @@ class MemoryStoreContract(PartsContract):
         changed = await store.update_memory(UpdateMemory(entity=ANN, id="m-1", text="Has a dog"))
         assert (changed.version, changed.embedding_status) == (3, "pending")
         assert await by_meaning(store, 1.0, 0.0) == []
-        assert not await embed(store, "m-1", 1.0, 0.0, version=2)
-        assert await embed(store, "m-1", 0.0, 1.0, version=3)
-        assert await embed(store, "m-1", 0.0, 1.0, version=3, by="large")
+        assert not await embed(store, "m-1", 1.0, 0.0, text="Has a cat")
+        assert await embed(store, "m-1", 0.0, 1.0)
+        assert await embed(store, "m-1", 0.0, 1.0, by="large")
         assert await by_meaning(store, 0.0, 1.0) == []
         assert await by_meaning(store, 0.0, 1.0, by="large") == ["m-1"]
+        # Of one that was deleted and saved again, it is the first version of another text.
+        await store.delete_memories(ANN)
+        await save(store, "m-1", "Has a bird")
+        assert not await embed(store, "m-1", 0.0, 1.0, text="Has a dog")
+        # A text that is the same again is the same, whatever else has changed.
+        await store.update_memory(UpdateMemory(entity=ANN, id="m-1", metadata={"sure": True}))
+        assert await embed(store, "m-1", 0.0, 1.0, text="Has a bird")
 
     @proves("memories.unembedded")
     async def test_what_an_embedder_has_not_read_is_listed(self, store: MemoryStore, clock: ManualClock) -> None:
@@ -351,9 +360,16 @@ class MemoryStoreContract(PartsContract):
         await save(store, "m-1", "Has a cat")
         with pytest.raises(InvalidInputError):
             await store.update_memory(UpdateMemory(entity=ANN, id="m-1", text=""))
-        broken: Sequence[dict[str, Any]] = ({"vector": b""}, {"vector": b"abc"}, {"embedded_by": ""})
+        broken: Sequence[dict[str, Any]] = (
+            {"vector": b""},
+            {"vector": b"abc"},
+            {"vector": bytes(4 * (MOST_DIMENSIONS + 1))},
+            {"vector": array("f", [1.0, float("nan")]).tobytes()},
+            {"embedded_by": ""},
+            {"text": " "},
+        )
         for fields in broken:
-            embedding = MemoryEmbedding(entity=ANN, id="m-1", version=1, embedded_by="small", vector=b"abcd")
+            embedding = MemoryEmbedding(entity=ANN, id="m-1", text="Has a cat", embedded_by="small", vector=bytes(4))
             with pytest.raises(InvalidInputError):
                 await store.put_embedding(embedding._replace(**fields))
         assert [(each.text, each.embedding_status) for each in await store.list_memories(ANN)] == [
