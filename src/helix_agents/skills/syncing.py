@@ -5,7 +5,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,7 +163,7 @@ class _Sync:
             swap(aside / "new", place)
 
     @contextmanager
-    def _aside(self, name: str) -> Iterator[Path]:
+    def _aside(self, name: str) -> Generator[Path]:
         """A hidden folder beside an entry's own, gone with the block; those of processes that died go, too."""
         prefix = f".helix-{name}."
         try:

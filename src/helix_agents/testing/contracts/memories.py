@@ -245,6 +245,15 @@ class MemoryStoreContract(PartsContract):
         assert await by_words(store, "قطتي") == ["m-6"]
         assert await by_words(store, "Who is it, and what is this?") == await by_words(store, "tuba") == []
 
+    @proves("memories.words", "memories.scoped")
+    async def test_what_others_say_does_not_change_what_counts_for_one(self, store: MemoryStore) -> None:
+        await save(store, "m-1", "Plays violin")
+        await save(store, "m-2", "Drinks tea")
+        before = await by_words(store, "Violin or tea?")
+        for n, word in enumerate(["tea"] * 9 if before[0] == "m-2" else ["violin"] * 9):
+            await save(store, f"m-{n}", f"Number {n} is {word}", BOB)
+        assert await by_words(store, "Violin or tea?") == before
+
     @proves("memories.meaning")
     async def test_memories_are_found_by_their_meaning_the_nearest_first(self, store: MemoryStore) -> None:
         vectors = {"m-1": (1.0, 0.0), "m-2": (0.8, 0.6), "m-3": (0.0, 1.0), "m-4": (-1.0, 0.0), "m-5": (0.0, 0.0)}
@@ -310,6 +319,7 @@ class MemoryStoreContract(PartsContract):
         await save(store, "m-5", "Fact of another", BOB)
         assert await store.delete_memories(ANN, ids=["m-1", "m-9"]) == 1
         assert await store.delete_memories(ANN, ids=[]) == 0
+        assert await store.delete_memories(ANN, ids=[f"x-{n}" for n in range(33_000)]) == 0
         assert await store.delete_memories(ANN, sources=["crm"]) == 2
         assert await by_words(store, "fact") == await by_meaning(store, 1.0) == ["m-3"]
         assert await store.delete_memories(ANN) == 1

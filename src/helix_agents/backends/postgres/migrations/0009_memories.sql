@@ -18,7 +18,6 @@ CREATE TABLE __agents_memories (
     vector      real[],
     PRIMARY KEY (namespace, entity, id)
 );
-CREATE UNIQUE INDEX agents_memories_once ON __agents_memories (namespace, entity, source, digest)
-    WHERE digest IS NOT NULL;
+CREATE UNIQUE INDEX agents_memories_once ON __agents_memories (namespace, entity, source, digest);
 CREATE INDEX agents_memories_by_embedder ON __agents_memories (namespace, embedded_by, entity, id);
 CREATE INDEX agents_memories_words ON __agents_memories USING gin (words);
