@@ -49,7 +49,7 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
     with scope.stop.cutting():
         found = await memory.recall(context, question, told_in(shown))
         if found:
-            scope.tell_with_reply(recollection_message(found))
+            scope.tell_with_reply(recollection_message(found, scope.session.user_id))
             log_event("memory.recalled", session_id=scope.session.session_id, memories=len(found))
 
 
