@@ -34,6 +34,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "min_similarity": {"min_similarity": 2},
     "names no provider": {"embedder": "small"},
     "neither a name": {"embedder": object()},
+    "that has one": {"embedder": type("Nameless", (), {"embed": print})()},
     "search_memory": {"tools": ["forget_memory"]},
     "MemoryGeneration": {"generation": True},
 }

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from helix_agents import (
+    Agent,
     BackgroundEmbeddingExecutor,
     DefinitionError,
+    Executor,
     HashingEmbedder,
+    Memory,
     MemoryManager,
     MemoryStore,
+    ScriptedModel,
 )
 from helix_agents.domain.errors import (
     InvalidInputError,
@@ -165,6 +169,27 @@ async def test_texts_that_an_embedder_refuses_do_not_hold_up_those_behind_them(s
     embedder.refuses = refused
     assert (await memories.process_unembedded_memories()).embedded == 0
     assert embedder.asked - asked == 2
+
+
+async def test_a_janitor_embeds_some_in_each_round_and_comes_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for what a janitor does next."""
+    monkeypatch.setattr("helix_agents.memory.memory.MOST_SWEPT", 50)
+    monkeypatch.setattr("helix_agents.memory.memory.LEFT_ALONE_MS", 0)
+    embedder = Embedder()
+    broken = Agent(name="broken", model=ScriptedModel([]), memory=Memory(embedder="nobody:knows"))
+    friend = Agent(name="friend", model=ScriptedModel([]), memory=Memory(embedder=embedder))
+    async with Executor.open("memory://", agents=[broken, friend]) as helix:
+        assert helix.memories is not None
+        plain = MemoryManager(helix.memories)
+        for n in range(70):
+            await plain.save(ANN, f"A poem of {n} lines", memory_id=f"a-{n:02}")
+        for n in range(40):
+            await plain.save(ANN, f"Fact {n}", memory_id=f"b-{n}")
+        left: list[int] = []
+        for _ in range(4):
+            await helix.sweep()
+            left.append(len(await helix.memories.list_unembedded(limit=200)))
+    assert left == [110, 80, 70, 70]
 
 
 async def test_an_embedder_that_hangs_or_cancels_itself_is_not_waited_for(

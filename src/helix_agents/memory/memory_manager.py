@@ -55,10 +55,30 @@ _IDS: IdSource = RandomIds()
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessedMemories:
-    """How many memories were embedded, and how many could not be and stay pending."""
+    """How many memories were embedded, and how many could not be and stay pending; `after` is where it stopped, None if
+    it came to the end."""
 
     embedded: int = 0
     left: int = 0
+    after: tuple[EntityId, MemoryId] | None = None
+
+
+def check_embedder(subject: str, embedder: object) -> None:
+    """Refuse what is neither the name of an embedder nor one.
+
+    Raises:
+        DefinitionError: says what to give.
+    """
+    if isinstance(embedder, str):
+        prefix, colon, model = embedder.partition(":")
+        if not (prefix and colon and model):
+            problem = f'embedder={embedder!r} names no provider; write "openai:text-embedding-3-small".'
+            raise DefinitionError(subject, problem)
+        return
+    # Without a name nobody knows which vectors can be compared.
+    is_one = callable(getattr(embedder, "embed", None)) and isinstance(getattr(embedder, "name", None), str)
+    if embedder is not None and not is_one:
+        raise DefinitionError(subject, f"embedder={embedder!r} is neither a name nor an embedder that has one.")
 
 
 class MemoryManager:
@@ -87,6 +107,7 @@ class MemoryManager:
         if not callable(getattr(store, "save_memory", None)):
             raise DefinitionError("MemoryManager", f"{store!r} is no store of memories; give it executor.memories.")
         self.store = store
+        check_embedder("MemoryManager", embedder)
         self.embedder = open_embedder(embedder) if isinstance(embedder, str) else embedder
         self._owns_embedder = isinstance(embedder, str)
         self._executor = embedding_executor or InlineEmbeddingExecutor()
@@ -225,10 +246,16 @@ class MemoryManager:
         return await self.store.list_entities(offset=offset, limit=limit)
 
     async def process_unembedded_memories(
-        self, *, older_than_ms: int = 0, only_pending: bool = False
+        self,
+        *,
+        older_than_ms: int = 0,
+        only_pending: bool = False,
+        after: tuple[EntityId, MemoryId] | None = None,
+        at_most: int | None = None,
     ) -> ProcessedMemories:
         """Embed what this embedder has not read yet: memories whose process died, those saved while the embedder was
-        down, and, unless `only_pending`, those that another embedder has read. Many processes may do so at once.
+        down, and, unless `only_pending`, those that another embedder has read. Many processes may do so at once. With
+        `at_most`, about so many are looked at, from `after` on.
 
         Raises:
             DefinitionError: there is no embedder.
@@ -238,16 +265,17 @@ class MemoryManager:
         before = self.store.now_ms() - older_than_ms if older_than_ms else None
         other = None if only_pending else self.embedder.name
         embedded = left = 0
-        after: tuple[EntityId, MemoryId] | None = None
         while batch := await self.store.list_unembedded(other, after=after, before_ms=before, limit=_AT_ONCE):
             after = batch[-1].entity, batch[-1].id
             done = await self._embed_batch(batch)
             embedded += done or 0
             left += len(batch) - (done or 0)
-            if done is None:
+            if done is None or (at_most is not None and embedded + left >= at_most):
                 # Whoever comes later finds the rest.
                 break
-        return ProcessedMemories(embedded=embedded, left=left)
+        else:
+            after = None
+        return ProcessedMemories(embedded=embedded, left=left, after=after)
 
     async def shutdown(self) -> None:
         """Finish what is under way, and let go of an embedder that was opened here by its name."""
