@@ -18,6 +18,7 @@ CREATE TABLE __agents_memories (
     vector      real[],
     PRIMARY KEY (namespace, entity, id)
 );
-CREATE UNIQUE INDEX agents_memories_once ON __agents_memories (namespace, entity, source, digest);
+CREATE UNIQUE INDEX agents_memories_once ON __agents_memories (namespace, entity, source, digest)
+    WHERE digest IS NOT NULL;
 CREATE INDEX agents_memories_by_embedder ON __agents_memories (namespace, embedded_by, entity, id);
 CREATE INDEX agents_memories_words ON __agents_memories USING gin (words);

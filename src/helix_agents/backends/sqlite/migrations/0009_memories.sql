@@ -16,7 +16,8 @@ CREATE TABLE __agents_memories (
     text        TEXT    NOT NULL
 );
 CREATE UNIQUE INDEX __agents_memories_by_id ON __agents_memories (namespace, entity, id);
-CREATE UNIQUE INDEX __agents_memories_once ON __agents_memories (namespace, entity, source, digest);
+CREATE UNIQUE INDEX __agents_memories_once ON __agents_memories (namespace, entity, source, digest)
+    WHERE digest IS NOT NULL;
 CREATE INDEX __agents_memories_by_embedder ON __agents_memories (namespace, embedded_by, entity, id);
 
 -- 32-bit numbers, of length 1.
@@ -25,7 +26,7 @@ CREATE TABLE __agents_memory_vectors (
     vector BLOB    NOT NULL
 );
 
--- Words come folded and parted by blanks, each behind what stands for its namespace and entity: so nobody's question looks
--- at what others have said. What is deleted is to leave the index at once, not when parts of it are next put together.
-CREATE VIRTUAL TABLE __agents_memory_words USING fts5(words, tokenize = 'ascii', detail = 'column');
+-- Words come folded and parted by blanks; `scope` is one word that stands for namespace and entity. What is deleted is to
+-- leave the index at once, not when parts of it are next put together.
+CREATE VIRTUAL TABLE __agents_memory_words USING fts5(scope, words, tokenize = 'ascii', detail = 'column');
 INSERT INTO __agents_memory_words (__agents_memory_words, rank) VALUES ('secure-delete', 1);
