@@ -199,12 +199,20 @@ def test_where_folders_cannot_be_exchanged_they_are_moved(
         sync(place)
 
 
-def test_what_a_list_from_elsewhere_names_is_not_looked_for_on_this_machine(served: Repository, tmp_path: Path) -> None:
+def test_what_a_list_from_elsewhere_names_is_not_looked_for_on_this_machine(
+    served: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a hook of some repository.
+    for name in ("GIT_DIR", "GIT_COMMON_DIR", "GIT_SHALLOW_FILE", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "nowhere"))
     git = git_program.Repository(tmp_path / "git", tmp_path)
     assert len(git.fetch(served.url, ref=None, sha=None, protocols=git_program.ANYWHERE)) == 40
     for url in (served.url, str(served.bare)):
         with pytest.raises(git_program.SourceTrouble, match="transport 'file' not allowed"):
             git.fetch(url, ref=None, sha=None, protocols=git_program.ELSEWHERE)
+    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "https:ext")
+    with pytest.raises(git_program.SourceTrouble, match="transport 'file' not allowed"):
+        git.fetch(served.url, ref=None, sha=None, protocols=git_program.ANYWHERE)
 
 
 def test_what_cannot_be_fetched_is_told(place: Path, served: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,9 @@ class Repository:
         """
         # What stands behind the two dashes is never an option, whatever it looks like.
         shallow = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url)
-        allowed = {"GIT_ALLOW_PROTOCOL": ":".join(protocols)}
+        # Whoever allows less than we do is heard.
+        theirs = os.environ.get("GIT_ALLOW_PROTOCOL", ":".join(protocols)).split(":")
+        allowed = {"GIT_ALLOW_PROTOCOL": ":".join(each for each in protocols if each in theirs)}
         if sha is None:
             self._git(*shallow, ref or "HEAD", more=allowed)
             return self._git("rev-parse", "--verify", "FETCH_HEAD^{commit}").decode().strip()
@@ -117,7 +119,20 @@ class Repository:
         return done.stdout
 
 
-_OF_A_REPOSITORY = frozenset(("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"))
+# What git sets for its hooks, from one of which this may be called.
+_OF_A_REPOSITORY = frozenset(
+    (
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_DIR",
+        "GIT_INDEX_FILE",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_SHALLOW_FILE",
+        "GIT_WORK_TREE",
+    )
+)
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 

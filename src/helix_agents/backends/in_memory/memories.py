@@ -80,11 +80,8 @@ class InMemoryMemoryStore(Handle):
     ) -> int:
         async with self._writing("delete_memories") as tx:
             rows = tx.tables.memories.get(entity, {})
-            goes = [
-                key
-                for key, row in rows.items()
-                if (ids is None or key in ids) and (sources is None or row.memory.source in sources)
-            ]
+            wanted = rows.keys() if ids is None else rows.keys() & {*ids}
+            goes = [key for key in wanted if sources is None or rows[key].memory.source in sources]
             for key in goes:
                 tx.remove(rows, key)
             if not rows:
