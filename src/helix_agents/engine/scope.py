@@ -31,7 +31,6 @@ from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
-from helix_agents.domain.skills import tells_of_skills
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.traces import trace_of
 from helix_agents.domain.usage import UsageEntry
@@ -42,7 +41,7 @@ from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.call_ids import CallIds
 from helix_agents.engine.steps.corrections import Corrections
-from helix_agents.engine.steps.shown import Shown
+from helix_agents.engine.steps.shown import Shown, has_to_be_picked
 from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.streams import StreamWriter
@@ -94,9 +93,10 @@ class RunScope:
     calls as they were read for the plan, for whoever runs them first. A scope `is_shared` when other processes run
     effects of the same attempt: what rests at the desk was then said before. `stream_ended`: the run's last commit
     brought its stream to rest, too. `shown` is what the model is shown of the transcript where that is not all of it:
-    summaries stand for a part of it, and what was told of skills stands in the instructions. `told_with_reply` are the
-    notices that rest with the reply to which they were told; others have a note. `budgets` are what the agent and the
-    caller of the turn gave it; one that `shares_budget` has one that its sub-agents spend from, too.
+    summaries stand for a part of it, what was told of skills stands in the instructions, and what another user was told
+    is left out. `told_with_reply` are the notices that rest with the reply to which they were told; others have a note.
+    `budgets` are what the agent and the caller of the turn gave it; a run that `shares_budget` has one that its
+    sub-agents spend from, too.
     """
 
     def __init__(
@@ -139,8 +139,9 @@ class RunScope:
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
         self.corrections = Corrections(transcript)
-        picks = agent.compaction is not None or agent.skill_provider is not None or tells_of_skills(transcript)
-        self.shown = Shown(transcript) if picks else None
+        picks = agent.compaction is not None or agent.skill_provider is not None
+        picks = picks or has_to_be_picked(transcript, session.user_id)
+        self.shown = Shown(transcript, session.user_id) if picks else None
         self.failure: Failure | None = None
         self.remembered: tuple[MemoryId, ...] | None = None
         self.migration: StepWrites = NO_WRITES
@@ -559,7 +560,10 @@ def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
 
 
 def _end_told_by(chunk: EndOfCall) -> bytes:
-    told = chunk.error if isinstance(chunk, ToolError) else chunk.result if isinstance(chunk, ToolEnd) else None
+    if isinstance(chunk, SubagentEnd):
+        # Calls go by the same ids again after a rewind; the children that are made for them do not.
+        return encode([type(chunk).__name__, chunk.child_session_id])
+    told = chunk.error if isinstance(chunk, ToolError) else chunk.result
     return encode([type(chunk).__name__, chunk.tool_call_id, told])
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from helix_agents.domain.sessions import SessionSummary
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.server import agui, chat, executor_routes, session_routes
+from helix_agents.server.a2a import cards, rpc
 from helix_agents.server.agui_input import RunAgentInput
 from helix_agents.server.answers import (
     Caller,
@@ -172,6 +173,18 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="POST", path="/agui/{agent}", handler=agui.run_agent, body=RunAgentInput, answer=STREAM,
         parameters=(AGENT_PATH,), refusals=(*_IN_BODY, 404, 409, 429), tag="agui",
+    ),
+    Operation(
+        method="POST", path="/a2a/{agent}", handler=rpc.talk, body=rpc.RPCRequest, answer=rpc.RPCAnswer,
+        parameters=(AGENT_PATH,), refusals=(404, 408, 413, 415, 429), tag="a2a",
+    ),
+    Operation(
+        method="GET", path="/a2a/{agent}/.well-known/agent-card.json", handler=cards.agent_card, answer=cards.AgentCard,
+        parameters=(AGENT_PATH,), refusals=(404,), tag="a2a",
+    ),
+    Operation(
+        method="GET", path="/.well-known/agent-card.json", handler=cards.server_card, answer=cards.AgentCard,
+        refusals=(404,), tag="a2a",
     ),
     Operation(
         method="GET", path="/sessions", handler=session_routes.list_sessions, answer=SessionPage,

@@ -1,7 +1,7 @@
 """What execute, resume, retry, a rewind and news make of a session as they find it: the start of a run, planned."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -41,6 +41,7 @@ from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import StepWrites, difference
 from helix_agents.engine.children.detached import untold_at
 from helix_agents.engine.children.sub_agents import answered_below
+from helix_agents.engine.requests.cleanup import EXPIRED
 from helix_agents.engine.requests.settling import carry_out_late_abort
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.ledger import known_of_open_calls
@@ -179,8 +180,9 @@ async def plan_execute(
     expires_in_ms: int | None = None,
     run_id: RunId | None = None,
     budget: Budget | None = None,
+    queued: bool = False,
 ) -> StartRun:
-    """Begin a turn with these messages, whatever the session did before.
+    """Begin a turn with these messages, whatever the session did before; one that is `queued` leaves its queue for it.
 
     Raises:
         AgentAlreadyRunningError: the session is busy.
@@ -198,26 +200,35 @@ async def plan_execute(
     _check_agent(agent, standing.session)
     writes = await _checked_state(services, agent, standing, new.state)
     return await _next_turn(
-        services, agent, standing, expires_at, messages, writes=writes, run_id=run_id, budget=budget
+        services,
+        agent,
+        standing,
+        expires_at,
+        messages,
+        writes=writes,
+        run_id=run_id,
+        budget=budget,
+        queued=queued,
     )
 
 
-async def waits_behind(
-    services: Services, agent: AnyAgent, session_id: SessionId
-) -> Literal["a turn", "others"] | None:
-    """What a turn that disturbs nobody has to wait for: one that goes on, waits for somebody, or died and is to be gone
-    on with; or others that came before it, in a session that somebody stopped. None where it may begin.
+async def waiting_turn(services: Services, agent: AnyAgent, turn: QueuedTurn) -> QueuedTurn | None:
+    """A turn that disturbs nobody, as it has to wait: behind one that goes on, waits for somebody, or died and is to be
+    gone on with; or behind others that came before it, in a session that somebody stopped. None where it may begin.
 
     Raises:
         NotARootSessionError, AgentMismatchError: it cannot begin at all.
     """
-    session = await _find_root(services.store, session_id)
+    session = await _find_root(services.store, turn.session_id)
     if session is None:
         return None
     _check_agent(agent, session)
-    if keeps_others_waiting(await services.store.get_current_run(session_id)):
-        return "a turn"
-    return "others" if await services.store.list_queued(session_id) else None
+    run = await services.store.get_current_run(turn.session_id)
+    if keeps_others_waiting(run):
+        return turn
+    if not await services.store.list_queued(turn.session_id):
+        return None
+    return turn if run is None else msgspec.structs.replace(turn, after_stop_of=run.run_id)
 
 
 def queued_turn(
@@ -242,19 +253,20 @@ def queued_turn(
     )
 
 
-async def plan_queued(services: Services, agent: AnyAgent, turn: QueuedTurn, *, held_too: bool) -> StartRun | None:
-    """Begin a turn that waited; its start takes it from the queue.
+async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[QueuedTurn]) -> StartRun | None:
+    """Begin the first of the turns that wait in a session; its start takes it from the queue.
 
-    None while it has to wait: for a turn that waits for somebody or whose process died, and, unless `held_too`, in a
-    session that somebody stopped, until somebody goes on.
+    None while it has to wait: for a turn that waits for somebody or whose process died, and in a session that somebody
+    stopped, until somebody goes on, be it with a message that waits with it.
 
     Raises:
         SessionNotFoundError, AgentAlreadyRunningError, NotARootSessionError, AgentMismatchError,
         StateSchemaChangedError: it cannot begin; nothing was written.
     """
+    turn = waiting[0]
     standing = await _known(services, turn.session_id)
     session = standing.session
-    if standing.crashed is not None or standing.suspended or (_is_held(session) and not held_too):
+    if standing.crashed is not None or standing.suspended or _is_held(session, waiting):
         return None
     _check_agent(agent, session)
     writes = await _checked_state(services, agent, standing, turn.state)
@@ -273,9 +285,10 @@ async def plan_queued(services: Services, agent: AnyAgent, turn: QueuedTurn, *, 
     )
 
 
-def _is_held(session: SessionState) -> bool:
-    """Whether somebody stopped what the session did, and nobody went on since."""
-    return session.status in ("interrupted", "paused") or session.failure_reason == CANCELLED
+def _is_held(session: SessionState, waiting: Iterable[QueuedTurn]) -> bool:
+    """Whether somebody stopped what the session did, or its time was over, and nobody went on since."""
+    is_stopped = session.status in ("interrupted", "paused") or session.failure_reason in (CANCELLED, EXPIRED)
+    return is_stopped and all(turn.after_stop_of != session.current_run_id for turn in waiting)
 
 
 async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> StartRun | None:

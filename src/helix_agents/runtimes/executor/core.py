@@ -324,7 +324,8 @@ class ExecutorCore:
                 self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
             )
         except (NothingToResumeError, StillWaitingError, AgentAlreadyRunningError):
-            handle = await self.get_handle(agent, session_id) if companions else None
+            # Whoever has a message, or wants to go back, is told that this was not done.
+            handle = await self.get_handle(agent, session_id) if companions and mode == "continue" else None
             if handle is None:
                 raise
             return handle
@@ -440,13 +441,16 @@ class ExecutorCore:
         return await self._stop(session_id, reason, "abort")
 
     async def recover(self) -> Recovered:
-        """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
+        """Continue runs whose process died, each as the next attempt of the same run; one process gets each.
+
+        A round that was begun goes on when its caller is cancelled: nobody else finds a run that it has claimed.
+        """
         self._runtime.check_loop()
-        return await recover(self._services, self._runtime, self._left)
+        return await self._to_the_end(recover(self._services, self._runtime, self._left))
 
     async def sweep(self) -> Swept:
-        """One round of the janitor, now."""
-        return await self.janitor.sweep()
+        """One round of the janitor, now; like that of recovery, it goes on when its caller is cancelled."""
+        return await self._to_the_end(self.janitor.sweep())
 
     async def idle(self) -> None:
         """Wait until this process drives no run, and begins none that waited for the end of another here."""
@@ -561,10 +565,7 @@ class ExecutorCore:
 
     async def _resume_companions(self, root: SessionId) -> int:
         """Drive companions of a tree that have the answer they waited for; says how many."""
-        runs = await resume_detached(self._services, root, self._runtime.owner)
-        for run in runs:
-            self._runtime.drive_detached(run)
-        return len(runs)
+        return await resume_detached(self._services, root, self._runtime.owner)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         session = await self._services.store.load_state(check_id(session_id))
