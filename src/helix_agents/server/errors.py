@@ -92,6 +92,7 @@ OURS = ErrorShape(body=ErrorBody, refused=refused)
 _SENTENCES = {
     "agent_already_running": "An answer is still being written. Wait for it, or stop it first.",
     "already_completed": "This conversation has already been completed.",
+    "budget_exhausted": "This answer used all it may. It can be continued.",
     "cannot_regenerate": "This answer cannot be written again.",
     "context_too_long": "This conversation has become too long to continue.",
     "framework_cancelled": "This answer was stopped.",

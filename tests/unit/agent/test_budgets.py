@@ -98,14 +98,19 @@ async def test_dollars_are_counted_as_the_agents_that_spend_them_price_them() ->
         assert spent.below.cost_usd == pytest.approx(0.6)
 
 
-async def test_a_model_without_a_price_is_not_asked_twice_on_a_budget_in_dollars() -> None:
-    agent = _agent(prices=_cent, budget=Budget(cost_usd=1), model=ScriptedModel([call("nothing"), "Done."]))
-    other = ScriptedModel([call("nothing"), "Done."], name="unknown")
+def _breaks(model: str, tokens: TokenCount) -> float:
+    return 1 / 0 if tokens.total else 0.0
+
+
+@pytest.mark.parametrize(("prices", "name"), [(_cent, "unknown"), (_breaks, "scripted")])
+async def test_a_model_without_a_price_is_not_asked_twice_on_a_budget_in_dollars(prices: Any, name: str) -> None:
+    agent = _agent(prices=prices, budget=Budget(cost_usd=1))
+    model = ScriptedModel([call("nothing"), "Done."], name=name)
     async with Executor.open("memory://", agents=[agent]) as helix:
-        result = await (await helix.execute(agent, "Go", "s-1", model=other)).result()
+        result = await (await helix.execute(agent, "Go", "s-1", model=model)).result()
         assert isinstance(result, Failed)
-        assert (result.code, other.asked) == ("price_unknown", 1)
-        assert "'unknown'" in result.error
+        assert (result.code, model.asked) == ("price_unknown", 1)
+        assert repr(name) in result.error
 
 
 async def test_a_sub_agents_own_budget_fails_it_alone() -> None:
