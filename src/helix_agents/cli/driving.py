@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from pydantic_core import to_jsonable_python
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.registry import AgentRegistry
-from helix_agents.cli.agent_modules import DepsNotOpenedError, agent_of_session, choose_agent, load_deps
+from helix_agents.agent.registry import AgentRegistry, deps_not_opened
+from helix_agents.cli.agent_modules import agent_of_session, choose_agent, load_deps
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
@@ -125,14 +125,12 @@ def check_agents(agents: AgentRegistry, deps: str | None) -> None:
 
 
 def _check(agents: AgentRegistry, deps: str | None, *, models: bool) -> None:
-    has_deps = load_deps(deps) is not None
+    if load_deps(deps) is None and (missing := deps_not_opened(agents)) is not None:
+        raise missing
     for agent in agents.everyone():
         for model in agent.models if models else ():
             if isinstance(model, str):
                 open_model(model)
-        for tool in () if has_deps else agent.all_tools:
-            if tool.wanted_deps is not None:
-                raise DepsNotOpenedError(agent.name, tool.name, tool.wanted_deps.__name__)
 
 
 @contextmanager

@@ -44,6 +44,7 @@ HelixError
 │   ├── DefinitionError
 │   ├── UnknownAgentError
 │   ├── StateSchemaChangedError
+│   ├── DepsNotOpenedError
 │   ├── UnknownBackendError
 │   ├── UnsupportedBackendError
 │   ├── UnknownModelError
@@ -687,6 +688,22 @@ class StateSchemaChangedError(SetupError):
             f"State stored by version {self.stored_version} of agent {self.agent!r} does not fit version "
             f"{self.version}: {self.problem}. Give the agent a migrate_state=(old, from_version) -> new that "
             "makes it fit; nothing was written, so a fixed deploy can go on."
+        )
+
+
+class DepsNotOpenedError(SetupError):
+    """A tool takes what an executor's `deps` open, and nothing opens it here. Nothing was written."""
+
+    code = "deps_not_opened"
+    agent: str
+    tool: str
+    deps: str
+
+    def __str__(self) -> str:
+        return (
+            f"Agent {self.agent!r} cannot run here: its tool {self.tool!r} takes a {self.deps} as ctx.deps, and "
+            "nothing opens one. Write Executor.open(…, deps=…), or --deps module:name on a command line. For a tool "
+            f"that can do without, annotate ToolContext[…, {self.deps} | None]."
         )
 
 
