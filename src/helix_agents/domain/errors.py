@@ -407,7 +407,7 @@ class InvalidStateError(CallerError):
     problem: str
 
     def __str__(self) -> str:
-        return f"This is no valid {self.state_type} state: {self.problem}. Nothing was stored."
+        return f"This is not a valid {self.state_type} state: {self.problem}. Nothing was stored."
 
 
 class ToolInputError(CallerError):
@@ -1190,7 +1190,7 @@ class MCPProtocolError(MCPServerError):
 
 
 class SkillsError(HelixError):
-    """Skills are not to be had."""
+    """The skills of an agent cannot be listed."""
 
     code = "skills_error"
 
@@ -1204,7 +1204,7 @@ class SkillsUnavailableError(SkillsError):
     reason: str
 
     def __str__(self) -> str:
-        return f"The skills of agent {self.agent!r} are not to be had: {self.reason}"
+        return f"The skills of agent {self.agent!r} cannot be listed: {self.reason}"
 
 
 class SkillSourceError(SkillsError):

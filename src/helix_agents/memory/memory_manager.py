@@ -81,7 +81,7 @@ class MemoryManager:
             cure = "open the executor by a URL, or give it memories=…"
             raise DefinitionError("MemoryManager", f"this executor has no place for memories; {cure}.")
         if not callable(getattr(store, "save_memory", None)):
-            raise DefinitionError("MemoryManager", f"{store!r} is no store of memories; give it executor.memories.")
+            raise DefinitionError("MemoryManager", f"{store!r} is not a store of memories; give it executor.memories.")
         self.store = store
         self.embedder = open_embedder(embedder) if isinstance(embedder, str) else embedder
         self._owns_embedder = isinstance(embedder, str)
@@ -306,5 +306,5 @@ class MemoryManager:
         if len(vectors) != len(texts) or not all(len(each) for each in vectors):
             raise ModelError(self.embedder.name, f"it gave {len(vectors)} vectors for {len(texts)} texts")
         if not all(math.isfinite(value) for each in vectors for value in each):
-            raise ModelError(self.embedder.name, "it gave a vector with a value that is no number")
+            raise ModelError(self.embedder.name, "it gave a vector with a value that is not a number")
         return [unit_vector(each) for each in vectors]

@@ -82,9 +82,9 @@ class _Tree:
         try:
             found: object = json.loads(raw)
         except ValueError as problem:
-            raise SourceTrouble(f"its {path} is no JSON: {problem}") from problem
+            raise SourceTrouble(f"its {path} is not JSON: {problem}") from problem
         if not isinstance(found, dict):
-            raise SourceTrouble(f"its {path} is no JSON object")
+            raise SourceTrouble(f"its {path} is not a JSON object")
         return cast("dict[str, Any]", found)
 
     def below(self, folder: str) -> list[Blob]:
@@ -94,7 +94,7 @@ class _Tree:
 def _fetch_plugin(market: _Tree, source: MarketplaceSource, plugin_commit: str | None) -> Fetched:
     listed = market.read_json(_MARKETPLACE)
     if listed is None:
-        raise SourceTrouble(f"it is no marketplace: it has no {_MARKETPLACE}")
+        raise SourceTrouble(f"it is not a marketplace: it has no {_MARKETPLACE}")
     plugins = {str(each.get("name")): each for each in _dicts(listed.get("plugins"))}
     plugin = plugins.get(source.plugin)
     if plugin is None:
@@ -159,7 +159,7 @@ def _skills_in(tree: _Tree, folders: Sequence[str]) -> dict[str, str]:
             try:
                 name = parse_skill_file(raw).name
             except SkillFileError as problem:
-                raise SourceTrouble(f"{_joined(place, SKILL_FILE)} is no skill: {problem}") from problem
+                raise SourceTrouble(f"{_joined(place, SKILL_FILE)} is not a skill: {problem}") from problem
             if found.setdefault(name, place) != place:
                 raise SourceTrouble(f"{found[name] or '.'} and {place} both hold a skill {name!r}")
     return found
@@ -188,7 +188,7 @@ def _files_of(tree: _Tree, folder: str) -> Files:
         if not blob.is_file:
             raise SourceTrouble(f"{blob.path} is a link, or a repository in a repository; neither is fetched")
         if any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
-            raise SourceTrouble(f"{blob.path!r} is no path that stays in its folder")
+            raise SourceTrouble(f"{blob.path!r} is not a path that stays in its folder")
         taken[path] = blob
     if len(taken) > MOST_FILES or sum(blob.size for blob in taken.values()) > MOST_BYTES:
         raise SourceTrouble(f"{folder or '.'} has more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")

@@ -60,7 +60,7 @@ def _front_matter(text: str) -> dict[str, Any]:
         given: object = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         # A date that is none raises what dates raise.
-        raise SkillFileError(f"its front matter is no YAML: {' '.join(str(problem).split())}") from problem
+        raise SkillFileError(f"its front matter is not YAML: {' '.join(str(problem).split())}") from problem
     if not isinstance(given, dict):
-        raise SkillFileError("its front matter is no mapping with name and description")
+        raise SkillFileError("its front matter is not a mapping with name and description")
     return cast("dict[str, Any]", given)
