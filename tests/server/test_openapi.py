@@ -9,6 +9,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 from schemathesis import checks
+from schemathesis.core.result import Ok
 from schemathesis.pytest.lazy import get_all_tests
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -72,6 +73,7 @@ def play(schema: schemathesis.BaseSchema, method: str, path: str, judge: Callabl
 
     only = schema.include(method=method, path=path)
     [made] = get_all_tests(schema=only, test_func=test, settings=THE_SAME_EVERY_TIME, given_kwargs=None)
+    assert isinstance(made, Ok), made.err()
     _, judge_all = made.ok()
     judge_all()
 
