@@ -297,6 +297,7 @@ __all__ = [
     "__version__",
     "anthropic_cache",
     "ask_human",
+    "bearer_tokens",
     "client_tool",
     "expired_session_cleanup",
     "open_backend",
