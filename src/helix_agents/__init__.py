@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from helix_agents.runtimes.temporal.executor import TemporalAgentExecutor as TemporalAgentExecutor
     from helix_agents.server.app import AgentServer as AgentServer
     from helix_agents.server.auth import Principal as Principal
+    from helix_agents.server.auth import bearer_tokens as bearer_tokens
     from helix_agents.server.remote import HttpRemoteAgentTransport as HttpRemoteAgentTransport
     from helix_agents.server.remote import remote_agent_tool as remote_agent_tool
     from helix_agents.skills.folder import SkillFolder as SkillFolder
@@ -188,6 +189,7 @@ _HOME: dict[str, str] = {
     "UserMessage": "helix_agents.domain.messages",
     "anthropic_cache": "helix_agents.llm.prompt_cache",
     "ask_human": "helix_agents.agent.client_tools",
+    "bearer_tokens": "helix_agents.server.auth",
     "client_tool": "helix_agents.agent.client_tools",
     "expired_session_cleanup": "helix_agents.engine.requests.cleanup",
     "open_backend": "helix_agents.ports.backend",
@@ -298,6 +300,7 @@ __all__ = [
     "__version__",
     "anthropic_cache",
     "ask_human",
+    "bearer_tokens",
     "client_tool",
     "expired_session_cleanup",
     "open_backend",

@@ -52,7 +52,7 @@ def door(vault: Vault) -> Path:
 
 @pytest.mark.parametrize("hours", ["nan", "inf", "1e9", "1e300"])
 async def test_a_time_that_never_comes_unlocks_nothing(vault: Vault, hours: str) -> None:
-    with pytest.raises(DefinitionError, match="hours is no time to unlock it for; say up to ten years"):
+    with pytest.raises(DefinitionError, match="hours is not a time to unlock it for; say up to ten years"):
         await vault.entrust(PASSPHRASE, float(hours) * HOUR)
     assert await is_locked(vault)
 

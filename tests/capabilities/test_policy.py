@@ -186,7 +186,7 @@ async def test_names_that_look_like_others_put_together_are_counted_apart(world:
             "no capability 'state.shred.\\*'; do you mean",
         ),
         (lambda: Rule(name="calm", applies_to="state__shared__set"), "do you mean 'state.shared.set'"),
-        (lambda: Rule(name="calm", applies_to="state.shared.*", when={"kye": 1}), "'kye', which is no input of"),
+        (lambda: Rule(name="calm", applies_to="state.shared.*", when={"kye": 1}), "'kye', which is not an input of"),
         (lambda: state_capabilities(only=["state.sesion.*"]), "do you mean 'state.session"),
         (lambda: Policy(rules=[CALM, replace(CALM, rate=Rate(most=9, seconds=60))]), "'calm'; name them apart"),
         (lambda: Rule(name="r", applies_to="*", agents="ann"), r"agents is a list; write \['ann'\]"),

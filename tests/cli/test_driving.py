@@ -54,6 +54,13 @@ def test_a_run_that_needs_a_person_ends_with_the_commands_that_go_on(folder: Pat
     assert ended.json["usage"]["total"] > 0
 
 
+def test_a_store_that_ends_with_the_command_suggests_nothing_to_go_on_with(folder: Path) -> None:
+    waits = helix(folder, "run", "agents:clerk", "Do it", "--store", "memory://")
+    assert waits.code == ExitCode.WAITING
+    assert "memory:// ends with this command; to go on later, give another --store" in waits.err
+    assert "  helix " not in waits.err
+
+
 @pytest.mark.parametrize(
     ("words", "given", "named"),
     [

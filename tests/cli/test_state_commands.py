@@ -222,9 +222,9 @@ def test_an_mcp_server_whose_port_is_taken_says_so(tmp_path: Path, host: str) ->
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("70000", "'70000' is no port: say a number up to 65535, 0 for a free one"),
-        (":80", "':80' is no port"),
-        ("http://here:80/mcp", "is no port"),
+        ("70000", "'70000' is not a port: say a number up to 65535, 0 for a free one"),
+        (":80", "':80' is not a port"),
+        ("http://here:80/mcp", "is not a port"),
         ("0.0.0.0:8080", "'0.0.0.0:8080' is more than a port: say --host 0.0.0.0 --http 8080"),
         ("[::1]:8080", "say --host ::1 --http 8080"),
     ],

@@ -38,7 +38,7 @@ def problem_with(words: list[str]) -> str | None:
         if word.startswith("-"):
             options = {opt for each in command.params for opt in (*each.opts, *each.secondary_opts)}
             if word.partition("=")[0] not in options | {"--help", "-h"}:
-                return f"{word} is no option of {' '.join(words[:at])}"
+                return f"{word} is not an option of {' '.join(words[:at])}"
         elif isinstance(command, click.Group):
             below = command.get_command(context, word)
             if below is None:
@@ -61,5 +61,5 @@ def test_the_commands_of_a_page_are_understood(page: Path) -> None:
 def test_a_command_that_is_not_there_is_noticed() -> None:
     assert list(commands_in("uv run --no-dev helix demo --yes   # see")) == [["demo", "--yes"]]
     assert problem_with(["sessions", "shew", "x"]) == "there is no command 'shew'"
-    assert problem_with(["demo", "--loud"]) == "--loud is no option of demo"
+    assert problem_with(["demo", "--loud"]) == "--loud is not an option of demo"
     assert problem_with(["resume", "app:agents", "SESSION", "--json"]) is None

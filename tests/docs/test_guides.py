@@ -13,8 +13,7 @@ from helix_agents.testing.temporal_service import temporal_service as temporal_s
 from tests.docs.pages import DOCS, Block, blocks
 
 MY_AGENTS = """
-from helix_agents import Agent, Principal, ScriptedModel
-from helix_agents.server.auth import bearer_tokens
+from helix_agents import Agent, Principal, ScriptedModel, bearer_tokens
 
 agents = [Agent(name="guide", model=ScriptedModel(["Hello."]))]
 authenticate = bearer_tokens({"let-me-in": Principal(user_id="ann")})

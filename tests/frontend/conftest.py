@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 
 FOLDERS = {"v6": EXAMPLE, "v7": CLIENTS / "v7", "agui": CLIENTS / "agui"}
 """Where the packages of either major of the library are, and those of AG-UI's client."""
+PROGRAMS = {"v6": CLIENTS / "chat.mjs", "v7": CLIENTS / "chat.mjs", "agui": CLIENTS / "agui" / "agui.mjs"}
 
 
 def command_of_node(name: str) -> str | None:
@@ -121,31 +123,68 @@ class Site:
             return False
 
 
-class ChatClient:
-    """A chat of the real library in a Node process, spoken to line by line."""
+class Library:
+    """A client library in a Node process, with any number of tabs, spoken to line by line."""
 
-    def __init__(self, version: str, api: str, session_id: str, program: Path = CLIENTS / "chat.mjs") -> None:
+    def __init__(self, version: str) -> None:
         node = command_of_node("node")
         assert node is not None
-        command = tied_to_us([node, str(program), str(FOLDERS[version]), api, session_id])
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            tied_to_us([node, str(PROGRAMS[version]), str(installed(version))]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
-    def do(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Let the chat do something, and wait until it has come to rest, or until it shows a text."""
+    def ask(self, tab: int, command: str, **arguments: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
+        self._process.stdin.write(json.dumps({"tab": tab, "command": command, **arguments}) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
-        assert line, "the chat's process ended"
+        assert line, "the library's process ended"
         return json.loads(line)
 
-    def close(self) -> None:
+    def end(self) -> None:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+class ChatClient:
+    """A tab with one conversation."""
+
+    def __init__(self, library: Library, api: str, session_id: str, headers: dict[str, str]) -> None:
+        self._library = library
+        self._library.ask(id(self), "open", api=api, id=session_id, headers=headers)
+
+    def do(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Let the chat do something, and wait until it has come to rest, or until it shows a text."""
+        return self._library.ask(id(self), command, **arguments)
+
+    def close(self) -> None:
+        self._library.ask(id(self), "close")
+
+
+class Tabs:
+    """The tabs of a test."""
+
+    def __init__(self, library: Library, api: str, headers: dict[str, str] | None = None) -> None:
+        self._library = library
+        self._api = api
+        self._headers = headers or {}
+        self._opened: list[ChatClient] = []
+
+    def __call__(self, session_id: str) -> ChatClient:
+        """One more tab on a conversation."""
+        self._opened.append(ChatClient(self._library, self._api, session_id, self._headers))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for tab in self._opened:
+            tab.close()
 
 
 @pytest.fixture(scope="module")
@@ -181,16 +220,23 @@ def session_id() -> str:
     return f"s-{uuid.uuid4().hex[:8]}"
 
 
+@pytest.fixture(scope="session")
+def library() -> Iterator[Callable[[str], Library]]:
+    """The libraries by version, each loaded when it is first asked for."""
+    loaded: dict[str, Library] = {}
+
+    def load(version: str) -> Library:
+        if version not in loaded:
+            loaded[version] = Library(version)
+        return loaded[version]
+
+    yield load
+    for each in loaded.values():
+        each.end()
+
+
 @pytest.fixture(params=["v6", "v7"])
-def open_chat(request: pytest.FixtureRequest, site: Site) -> Iterator[Callable[[str], ChatClient]]:
+def open_chat(request: pytest.FixtureRequest, site: Site, library: Callable[[str], Library]) -> Iterator[Tabs]:
     """One more tab on a session, with either major of the library."""
-    installed(request.param)
-    tabs: list[ChatClient] = []
-
-    def open_(session_id: str) -> ChatClient:
-        tabs.append(ChatClient(request.param, f"{site.url}/chat", session_id))
-        return tabs[-1]
-
-    yield open_
-    for tab in tabs:
-        tab.close()
+    with closing(Tabs(library(request.param), f"{site.url}/chat")) as tabs:
+        yield tabs

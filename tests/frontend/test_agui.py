@@ -1,12 +1,13 @@
 """AG-UI's own client, unmodified, against a server process."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx2
 import pytest
 
-from tests.frontend.conftest import CLIENTS, ChatClient, Site, installed
+from tests.frontend.conftest import ChatClient, Library, Site, Tabs
 from tests.frontend.site import LINE
 
 OpenClient = Callable[[str], ChatClient]
@@ -14,18 +15,10 @@ PAUSE = "twice a day"
 
 
 @pytest.fixture
-def open_client(site: Site) -> Iterator[OpenClient]:
+def open_client(site: Site, library: Callable[[str], Library]) -> Iterator[OpenClient]:
     """One more tab on a conversation."""
-    installed("agui")
-    tabs: list[ChatClient] = []
-
-    def open_(session_id: str) -> ChatClient:
-        tabs.append(ChatClient("agui", f"{site.url}/agui/guide", session_id, CLIENTS / "agui" / "agui.mjs"))
-        return tabs[-1]
-
-    yield open_
-    for tab in tabs:
-        tab.close()
+    with closing(Tabs(library("agui"), f"{site.url}/agui/guide")) as tabs:
+        yield tabs
 
 
 def roles(answer: dict[str, Any]) -> list[str]:

@@ -153,7 +153,7 @@ def test_an_approval_from_the_inbox_lets_the_conversation_go_on(ann: httpx2.Clie
     card.get_by_role("button", name="Edit input…").click()
     card.get_by_role("textbox").fill('{"report_id": ')
     card.get_by_role("button", name="Approve with this input").click()
-    card.get_by_text("This is no JSON").wait_for()
+    card.get_by_text("This is not JSON").wait_for()
     card.get_by_role("textbox").fill('{"report_id": 7}')
     card.get_by_role("button", name="Approve with this input").click()
     card.get_by_text("report_id").last.wait_for()

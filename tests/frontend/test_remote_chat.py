@@ -1,12 +1,12 @@
 """A page that answers what an agent behind another service waits for, with the real library."""
 
-import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.frontend.conftest import ChatClient, installed
+from tests.frontend.conftest import ChatClient, Library, Tabs
 from tests.frontend.test_chat_library import text_of
 from tests.server.chain import boss, service, worker
 from tests.server.live import ANN, LiveServer, bearer
@@ -22,18 +22,11 @@ def root() -> Iterator[LiveServer]:
 
 
 @pytest.fixture(params=["v6", "v7"])
-def open_chat(request: pytest.FixtureRequest, root: LiveServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenChat]:
-    installed(request.param)
-    monkeypatch.setenv("CHAT_HEADERS", json.dumps(bearer(ANN)))
-    tabs: list[ChatClient] = []
-
-    def open_(session_id: str) -> ChatClient:
-        tabs.append(ChatClient(request.param, f"{root.url}/chat", session_id))
-        return tabs[-1]
-
-    yield open_
-    for tab in tabs:
-        tab.close()
+def open_chat(
+    request: pytest.FixtureRequest, root: LiveServer, library: Callable[[str], Library]
+) -> Iterator[OpenChat]:
+    with closing(Tabs(library(request.param), f"{root.url}/chat", bearer(ANN))) as tabs:
+        yield tabs
 
 
 def waiting(answer: dict[str, Any], state: str) -> dict[str, Any]:

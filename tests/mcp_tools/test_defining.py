@@ -27,15 +27,15 @@ def tools_of(catalogue: Catalogue, *names: str, **settings: Any) -> tuple[Tool[.
 WRONG: dict[str, dict[str, Any]] = {
     "say where it is: either url=… or command=[…]": {},
     "say where it is: either url": {"url": URL, "command": ["x"]},
-    "its url is no http or https address": {"url": "ftp://docs.example"},
-    "its url is no http or https address; give credentials": {"url": "https://ann:secret@docs.example/mcp"},
+    "its url is not an http or https address": {"url": "ftp://docs.example"},
+    "its url is not an http or https address; give credentials": {"url": "https://ann:secret@docs.example/mcp"},
     "header 'x y' cannot be sent": {"url": URL, "headers": {"x y": "1"}},
     "header 'authorization' cannot be sent": {"url": URL, "headers": {"authorization": "secret\n"}},
     "env=… and cwd=… are for a server that is a command": {"url": URL, "env": {}},
     "headers=… are for a server at a url": {"command": ["x"], "headers": {"a": "b"}},
-    "command='uvx docs' is no list of words": {"command": "uvx docs"},
-    "is no list of words": {"command": []},
-    "env['A'] is no text": {"command": ["x"], "env": {"A": 1}},
+    "command='uvx docs' is not a list of words": {"command": "uvx docs"},
+    "is not a list of words": {"command": []},
+    "env['A'] is not a string": {"command": ["x"], "env": {"A": 1}},
     "connect_timeout=0 has to be a number of seconds above 0": {"url": URL, "connect_timeout": 0},
     "a name is 1 to 64 of the characters": {"name": "my docs", "url": URL},
     "give it one of up to 32": {"name": "d" * 33, "url": URL},
@@ -82,7 +82,7 @@ def test_tools_are_chosen_by_name_and_pattern() -> None:
         tools_of(offered, "serach")
     with pytest.raises(DefinitionError, match="it has no tool 'wirte'"):
         tools_of(offered, exclude=["wirte"])
-    with pytest.raises(DefinitionError, match="is no list of names"):
+    with pytest.raises(DefinitionError, match="is not a list of names"):
         tools_of(offered, exclude="search")
 
 
@@ -150,11 +150,11 @@ def test_a_server_without_a_catalogue_says_how_to_take_one(tmp_path: Path) -> No
 
 
 BROKEN = {
-    "{": "is no catalogue: Input data was truncated. Take it again",
+    "{": "is not a catalogue: Input data was truncated. Take it again",
     "[]": "has format None",
     '{"format": "helix-mcp-catalogue/9", "tools": []}': "has format 'helix-mcp-catalogue/9'",
-    '{"format": "helix-mcp-catalogue/1", "tools": [{"name": 5}]}': "is no catalogue",
-    '{"format": "helix-mcp-catalogue/1", "tools": [], "more": 1}': "is no catalogue",
+    '{"format": "helix-mcp-catalogue/1", "tools": [{"name": 5}]}': "is not a catalogue",
+    '{"format": "helix-mcp-catalogue/1", "tools": [], "more": 1}': "is not a catalogue",
     '{"format":"helix-mcp-catalogue/1","tools":[{"name":"a","inputSchema":{}},{"name":"a","inputSchema":{}}]}': "has "
     "'a' twice",
 }

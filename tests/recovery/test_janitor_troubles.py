@@ -13,7 +13,7 @@ from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import ExecutorClosedError, StoreClosedError, StoreUnavailableError
+from helix_agents.domain.errors import DepsNotOpenedError, ExecutorClosedError, StoreClosedError, StoreUnavailableError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import PendingCall, ToolAnswer
@@ -244,7 +244,7 @@ def fetcher(*script: Any, below: bool = False) -> AnyAgent:
 
 @pytest.mark.parametrize("below", [False, True])
 @pytest.mark.parametrize("left", ["a run whose process died", "an answer that nobody went on with"])
-async def test_a_process_that_opens_no_deps_takes_up_nothing_that_needs_them(
+async def test_a_process_that_opens_no_deps_neither_takes_up_nor_begins_what_needs_them(
     below: bool, left: str, caplog: pytest.LogCaptureFixture
 ):
     died = left == "a run whose process died"
@@ -269,6 +269,11 @@ async def test_a_process_that_opens_no_deps_takes_up_nothing_that_needs_them(
         for _ in range(3):
             await second.sweep()
         assert (await second.recover()).missing_deps == ((SESSION,) if died else ())
+        with pytest.raises(DepsNotOpenedError, match="'fetch' takes a Pool"):
+            await second.resume(agent, SESSION)
+        with pytest.raises(DepsNotOpenedError, match="'fetch' takes a Pool"):
+            await second.execute(agent, "Go.", "another")
+        assert await second.sessions.find("another") is None
         await second.idle()
     assert await store.get_current_run(SESSION) == before
     (told,) = [record for record in caplog.records if getattr(record, "event", "") == "agent.deps_missing"]

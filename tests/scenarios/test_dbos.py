@@ -135,8 +135,6 @@ async def _comes_to_its_end(open_executor: OpenExecutor, **settings: Any) -> Non
 class OnDBOS:
     """The scenarios of one class share a DBOS, as executors of one process do; their workflows have names apart."""
 
-    much_work = {"asking": 10, "orphans": 60, "expiring": 210}
-
     @pytest.fixture(scope="class")
     @classmethod
     def dbos(cls, system_database_url: str) -> Iterator[str]:

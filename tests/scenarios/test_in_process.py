@@ -216,6 +216,8 @@ class TestInProcessOnMemory(InProcess):
 
 class TestInProcessOnSQLite(InProcess):
     backend = "sqlite"
+    # The whole crowd, more than any page has; the others are given enough for four janitors to meet.
+    much_work = {"asking": 10, "orphans": 200, "expiring": 450}
 
     @pytest.fixture
     def store_url(self, tmp_path: Path) -> str:

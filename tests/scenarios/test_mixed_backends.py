@@ -98,7 +98,6 @@ class MixedContract(Mixed):
 
 class TestStateInSQLiteAndStreamsInRedis(MixedContract, ExecutorContract):
     backend = "sqlite and redis"
-    much_work = {"asking": 10, "orphans": 60, "expiring": 210}
     several_processes = False
 
     @pytest.fixture

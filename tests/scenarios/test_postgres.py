@@ -9,8 +9,6 @@ from tests.scenarios.test_in_process import InProcess
 @pytest.mark.timeout(300)
 class TestInProcessOnPostgres(InProcess):
     backend = "postgres"
-    # Enough for four janitors to meet; the whole crowd is handled on SQLite.
-    much_work = {"asking": 10, "orphans": 60, "expiring": 210}
 
     @pytest.fixture
     def store_url(self, postgres_url: str) -> str:

@@ -8,8 +8,6 @@ from tests.scenarios.test_in_process import InProcess
 
 class TestInProcessOnRedis(InProcess):
     backend = "redis"
-    # Enough for four janitors to meet; the whole crowd is handled on SQLite.
-    much_work = {"asking": 10, "orphans": 60, "expiring": 210}
 
     @pytest.fixture
     def store_url(self, redis_service: RedisService | ForeignRedis) -> str:

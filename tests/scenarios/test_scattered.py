@@ -55,7 +55,6 @@ class TestEffectsThatShareNothing(ExecutorContract):
     backend = "in_memory"
     several_processes = False
     keep_seconds = 0.0
-    much_work = {"asking": 10, "orphans": 60, "expiring": 210}
 
     @pytest.fixture
     def store_url(self) -> str:

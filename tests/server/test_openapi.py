@@ -1,7 +1,7 @@
 """The OpenAPI document tells the truth: whatever is generated from it is answered as it says."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
@@ -9,6 +9,8 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, settings
 from schemathesis import checks
+from schemathesis.core.result import Ok
+from schemathesis.pytest.lazy import get_all_tests
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -37,7 +39,8 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
-schema = schemathesis.openapi.from_dict(document(helix_agents.__version__))
+DOCUMENT = document(helix_agents.__version__)
+EVERY = sorted((method.upper(), path) for path, ways in DOCUMENT["paths"].items() for method in ways)
 
 HONEST = [
     checks.not_a_server_error,
@@ -58,11 +61,36 @@ THE_SAME_EVERY_TIME = settings(
 )
 
 
-@schema.parametrize()
-@THE_SAME_EVERY_TIME
+def play(schema: schemathesis.BaseSchema, method: str, path: str, judge: Callable[[schemathesis.Case], None]) -> None:
+    """Have every case of an operation judged.
+
+    Cases are made here and not by `schema.parametrize()`, which makes all of them in every process that collects tests:
+    that takes longer than to collect all other tests.
+    """
+
+    def test(case: schemathesis.Case) -> None:
+        judge(case)
+
+    only = schema.include(method=method, path=path)
+    [made] = get_all_tests(schema=only, test_func=test, settings=THE_SAME_EVERY_TIME, given_kwargs=None)
+    assert isinstance(made, Ok), made.err()
+    _, judge_all = made.ok()
+    judge_all()
+
+
+@pytest.fixture(scope="module")
+def whole() -> schemathesis.BaseSchema:
+    return schemathesis.openapi.from_dict(DOCUMENT)
+
+
+@pytest.mark.parametrize(("method", "path"), EVERY)
 def test_no_answer_is_a_server_error_or_one_that_was_not_announced(
-    case: schemathesis.Case, described: LiveServer, session: requests.Session
+    method: str, path: str, whole: schemathesis.BaseSchema, described: LiveServer, session: requests.Session
 ) -> None:
+    play(whole, method, path, lambda case: _answered_as_announced(case, described, session))
+
+
+def _answered_as_announced(case: schemathesis.Case, described: LiveServer, session: requests.Session) -> None:
     # A case that was made to be refused says so by what it was made of: it is left as it is.
     known = _sometimes_a_session_that_is_there(case)
     judged = HONEST if known else [*HONEST, checks.negative_data_rejection]
@@ -79,17 +107,23 @@ def _sometimes_a_session_that_is_there(case: schemathesis.Case) -> bool:
     return False
 
 
-# What a generator takes for a letter, servers need not: that is left to the test above.
-allowed = schemathesis.openapi.from_dict(document(helix_agents.__version__))
-allowed.config.generation.update(modes=[schemathesis.GenerationMode.POSITIVE], codec="ascii")
+@pytest.fixture(scope="module")
+def allowed() -> schemathesis.BaseSchema:
+    """What a generator takes for a letter, servers need not: that is left to the test above."""
+    schema = schemathesis.openapi.from_dict(DOCUMENT)
+    schema.config.generation.update(modes=[schemathesis.GenerationMode.POSITIVE], codec="ascii")
+    return schema
 
 
 # One that has no body has no form.
-@allowed.include(method="POST").exclude(path_regex="/cancel$").parametrize()
-@THE_SAME_EVERY_TIME
+@pytest.mark.parametrize("path", [path for method, path in EVERY if method == "POST" and not path.endswith("/cancel")])
 def test_what_the_document_allows_is_not_refused_for_its_form(
-    case: schemathesis.Case, described: LiveServer, session: requests.Session
+    path: str, allowed: schemathesis.BaseSchema, described: LiveServer, session: requests.Session
 ) -> None:
+    play(allowed, "POST", path, lambda case: _not_refused(case, described, session))
+
+
+def _not_refused(case: schemathesis.Case, described: LiveServer, session: requests.Session) -> None:
     body = cast("dict[str, Any]", case.body)
     if case.path_parameters:
         case.path_parameters["sessionId"] = SESSION
@@ -110,7 +144,7 @@ def test_what_the_document_allows_is_not_refused_for_its_form(
 def test_every_route_is_described(described: LiveServer) -> None:
     with described.client() as client:
         told = client.get("/openapi.json").json()
-    assert told == document(helix_agents.__version__)
+    assert told == DOCUMENT
     paths = told["paths"]
     listed = {(method.upper(), path) for path, ways in paths.items() for method in ways}
     outside = {"session_id": "sessionId", "run_id": "runId"}

@@ -97,7 +97,7 @@ def test_authentication_may_refuse_as_applications_do(status: int, code: str) ->
 
 @pytest.mark.parametrize("given", [agents[0], agents, "memory://", Executor], ids=["agent", "agents", "url", "class"])
 def test_what_is_no_executor_is_not_hosted(given: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"is no executor; give it Executor\.open\(url, agents=\[…\]\)"):
+    with pytest.raises(DefinitionError, match=r"is not an executor; give it Executor\.open\(url, agents=\[…\]\)"):
         AgentServer(given, allow_unauthenticated=True)
 
 
@@ -568,7 +568,7 @@ def test_a_user_id_that_is_none_is_refused_on_every_route(
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"authenticate": "let-me-in"}, "is no function; bearer_tokens"),
+        ({"authenticate": "let-me-in"}, "is not a function; bearer_tokens"),
         ({"agents": "director"}, r"write agents=\['director'\]"),
         ({"agents": [helper]}, "agents are names"),
         ({"cors_origins": "https://a.example"}, r"write cors_origins=\['https://a.example'\]"),

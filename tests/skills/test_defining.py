@@ -84,11 +84,11 @@ def test_an_agent_with_skills_has_two_more_tools_and_those_below_it_do_not() -> 
         ({"description": " "}, "has no description"),
         ({"description": "d" * 1_025}, "1024 are the most"),
         ({"body": "\n"}, "body='\\\\n' has to be a text"),
-        ({"files": ["a.md"]}, "is no mapping"),
-        ({"files": {"../a.md": ""}}, "no path inside the skill"),
-        ({"files": {"/etc/passwd": ""}}, "no path inside the skill"),
-        ({"files": {"a//b.md": ""}}, "no path inside the skill"),
-        ({"files": {"a.md": b""}}, "is no text"),
+        ({"files": ["a.md"]}, "is not a mapping"),
+        ({"files": {"../a.md": ""}}, "not a path inside the skill"),
+        ({"files": {"/etc/passwd": ""}}, "not a path inside the skill"),
+        ({"files": {"a//b.md": ""}}, "not a path inside the skill"),
+        ({"files": {"a.md": b""}}, "is not a string"),
     ],
 )
 def test_a_skill_that_could_not_work_is_refused(wrong: dict[str, Any], teaches: str) -> None:
@@ -106,12 +106,12 @@ class _NotAsync(SkillList):
     [
         ({"skills": "skills"}, "neither a list of Skill"),
         ({"skills": SkillList}, "neither a list of Skill"),
-        ({"skills": ["skills"]}, "'skills' in skills is no Skill.*SkillFolder"),
+        ({"skills": ["skills"]}, "'skills' in skills is not a Skill.*SkillFolder"),
         ({"skills": [TIDES, TIDES]}, "two skills are called 'tides'"),
         ({"skills": _NotAsync([TIDES])}, "get_skill of .* is not async"),
         ({"preload_skills": ["tides"]}, "it has none"),
-        ({"skills": [TIDES], "preload_skills": "tides"}, "no list of names"),
-        ({"skills": [TIDES], "preload_skills": ["Tides"]}, "'Tides' in preload_skills is no name"),
+        ({"skills": [TIDES], "preload_skills": "tides"}, "not a list of names"),
+        ({"skills": [TIDES], "preload_skills": ["Tides"]}, "'Tides' in preload_skills is not the name"),
     ],
 )
 def test_skills_that_no_agent_could_have_are_refused(wrong: dict[str, Any], teaches: str) -> None:

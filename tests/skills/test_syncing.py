@@ -61,7 +61,7 @@ def test_plugins_of_a_marketplace_are_fetched_wherever_they_are(
     assert locked["apart"]["plugin_commit"] == served.git("rev-parse", "v1")
     for plugin, reason in (
         ("package", "is not in a git repository"),
-        ("odd", "is no address of a git repository"),
+        ("odd", "is not the address of a git repository"),
         ("out", "leads out of the repository"),
         ("whale", "it lists no plugin 'whale'; there are: apart, listed, odd, out, package, usual"),
     ):
@@ -228,13 +228,13 @@ def test_what_cannot_be_fetched_is_told(place: Path, served: Repository, monkeyp
     for wrong, teaches in (
         ({"reff": "v1"}, "Object contains unknown field `reff`"),
         ({"type": "svn"}, "Invalid value 'svn'"),
-        ({"skills_dir": "../x"}, "no path inside the repository"),
-        ({"sha": "abc123"}, "no full id of a commit"),
-        ({"ref": "+main:main"}, "no name of a branch or a tag"),
-        ({"ref": "-x"}, "no name of a branch or a tag"),
-        ({"ref": "main@{1}"}, "no name of a branch or a tag"),
-        ({"url": "--upload-pack=x"}, "no address of a git repository"),
-        ({"include": ["Tides"]}, "'Tides' in include is no name of a skill"),
+        ({"skills_dir": "../x"}, "not a path inside the repository"),
+        ({"sha": "abc123"}, "not a full id of a commit"),
+        ({"ref": "+main:main"}, "not the name of a branch or a tag"),
+        ({"ref": "-x"}, "not the name of a branch or a tag"),
+        ({"ref": "main@{1}"}, "not the name of a branch or a tag"),
+        ({"url": "--upload-pack=x"}, "not the address of a git repository"),
+        ({"include": ["Tides"]}, "'Tides' in include is not the name of a skill"),
     ):
         assert teaches in refused(DefinitionError, sea={**sea, **wrong})
     assert "characters a-z, 0-9 and -" in refused(DefinitionError, Sea=sea)

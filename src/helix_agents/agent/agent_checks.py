@@ -35,10 +35,10 @@ def check_definition(given: Mapping[str, Any]) -> None:
     if not isinstance(given["instructions"], str) and not callable(given["instructions"]):
         raise DefinitionError(subject, "instructions is a text, or a function of the run that returns one.")
     if not isinstance(given["description"], str):
-        raise DefinitionError(subject, f"description={given['description']!r} is no text.")
+        raise DefinitionError(subject, f"description={given['description']!r} is not a string.")
     for option in ("stop_when", "migrate_state", "prices"):
         if given[option] is not None and not callable(given[option]):
-            raise DefinitionError(subject, f"{option}={given[option]!r} is no function.")
+            raise DefinitionError(subject, f"{option}={given[option]!r} is not a function.")
         if given[option] is not None and is_async(given[option]):
             raise DefinitionError(subject, f"{option} is async, but nobody waits for it; make it a plain function.")
         if given[option] is not None and is_generator(given[option]):
@@ -53,7 +53,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
         _check_model(given["memory"].model, f"The memory of {subject}")
     if not isinstance(given["persistent_agents"], Sequence):
         raise DefinitionError(
-            subject, f"persistent_agents={given['persistent_agents']!r} is no list; write persistent_agents=[…]."
+            subject, f"persistent_agents={given['persistent_agents']!r} is not a list; write persistent_agents=[…]."
         )
     check_hooks(given["hooks"], subject)
     check_skills(given["skills"], given["preload_skills"], subject)
@@ -68,7 +68,7 @@ def check_hooks(hooks: Iterable[object], subject: str) -> None:
     """
     for each in hooks:
         if not isinstance(each, Hooks):
-            raise DefinitionError(subject, f"hooks={each!r} is no Hooks object; did you mean to create one?")
+            raise DefinitionError(subject, f"hooks={each!r} is not a Hooks object; did you mean to create one?")
         problem = broken_hook(cast("Hooks[Any, Any]", each))
         if problem is not None:
             raise DefinitionError(subject, f"{problem}.")
@@ -79,7 +79,7 @@ def broken_hook(hooks: Hooks[Any, Any]) -> str | None:
     for name in HOOK_NAMES:
         hook = hooks.implemented(name)
         if hook is not None and not callable(hook):
-            return f"hook {name}={hook!r} is no function"
+            return f"hook {name}={hook!r} is not a function"
         if hook is not None and name.startswith("around_"):
             if is_async(hook) or inspect.isasyncgenfunction(hook):
                 return f"hook {name} is async; write a plain generator function that yields once"
@@ -111,14 +111,14 @@ def _check_compaction(compaction: Any, subject: str) -> None:
     if compaction is None:
         return
     if not isinstance(compaction, Compaction):
-        raise DefinitionError(subject, f"compaction={compaction!r} is no Compaction(above_tokens=…).")
+        raise DefinitionError(subject, f"compaction={compaction!r} is not a Compaction(above_tokens=…).")
     if compaction.model is not None:
         _check_model(compaction.model, f"The compaction of {subject}")
 
 
 def _check_tools(given: Mapping[str, Any], subject: str) -> None:
     if not isinstance(given["tools"], Sequence):
-        raise DefinitionError(subject, f"tools={given['tools']!r} is no list of tools.")
+        raise DefinitionError(subject, f"tools={given['tools']!r} is not a list of tools.")
     seen: set[str] = set()
     bundled = _bundled(given["capabilities"], subject)
     for tool in cast("Sequence[Tool[..., Any] | None]", (*given["tools"], *bundled)):
@@ -129,7 +129,7 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
             elif hasattr(tool, "as_tool"):
                 cure = "give another agent as its .as_tool(), or in persistent_agents"
             name = getattr(tool, "__name__", repr(tool))
-            raise DefinitionError(subject, f"{name} in tools is no tool; {cure}.")
+            raise DefinitionError(subject, f"{name} in tools is not a tool; {cure}.")
         if tool.name in seen:
             raise DefinitionError(subject, f"two tools are called {tool.name!r}; rename one with name=….")
         seen.add(tool.name)
@@ -139,13 +139,14 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
 
 def _bundled(bundles: Any, subject: str) -> list[Any]:
     if not isinstance(bundles, Sequence) or isinstance(bundles, str):
-        raise DefinitionError(subject, f"capabilities={bundles!r} is no list of capabilities.")
+        raise DefinitionError(subject, f"capabilities={bundles!r} is not a list of capabilities.")
     found: list[Any] = []
     for bundle in cast("Sequence[Any]", bundles):
         tools = getattr(bundle, "tools", None)
         if not isinstance(tools, Sequence):
             raise DefinitionError(
-                subject, f"capabilities={bundle!r} is no bundle of tools; call what makes one, as state_capabilities()."
+                subject,
+                f"capabilities={bundle!r} is not a bundle of tools; call what makes one: state_capabilities().",
             )
         found.extend(cast("Sequence[Any]", tools))
     return found

@@ -44,7 +44,7 @@ class InputType:
             self.schema = json_schema(self._adapter)
         except SCHEMA_PROBLEMS as problem:
             raise DefinitionError(
-                subject, f"input={form!r} is no type JSON can be read into: {unfit(problem)}"
+                subject, f"input={form!r} is not a type JSON can be read into: {unfit(problem)}"
             ) from problem
         if not is_object(self.schema):
             raise DefinitionError(
@@ -243,7 +243,7 @@ def _checked_options(options: Sequence[Any], answer: Any, subject: str) -> list[
         try:
             _ = check and check.validate_json(encode(option))
         except ValueError as problem:
-            raise DefinitionError(subject, f"option {option!r} is no {answer.__name__}.") from problem
+            raise DefinitionError(subject, f"option {option!r} does not fit answer={answer.__name__}.") from problem
     return plain
 
 

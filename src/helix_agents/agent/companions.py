@@ -89,7 +89,7 @@ def companion_tools(agents: Sequence[PersistentAgent], subject: str) -> tuple[Co
     for each in agents:
         if not isinstance(each, PersistentAgent):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(
-                subject, f"{each!r} in persistent_agents is no PersistentAgent; wrap the agent in one."
+                subject, f"{each!r} in persistent_agents is not a PersistentAgent; wrap the agent in one."
             )
     kinds = [each.agent.name for each in agents]
     if len(set(kinds)) != len(kinds):

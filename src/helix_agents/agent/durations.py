@@ -24,7 +24,7 @@ def milliseconds(duration: Duration, subject: str, option: str) -> int:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_number or not math.isfinite(seconds) or seconds <= 0:
         raise DefinitionError(
-            subject, f"{option}={duration!r} is no length of time; give seconds above 0 or a timedelta."
+            subject, f"{option}={duration!r} is not a length of time; give seconds above 0 or a timedelta."
         )
     return max(1, round(seconds * 1000))
 

@@ -84,7 +84,7 @@ def check_memory(memory: object, subject: str) -> None:
         DefinitionError: says what to write.
     """
     if memory is not None and not (callable(getattr(memory, "recall", None)) and hasattr(memory, "learns_every")):
-        raise DefinitionError(subject, f"memory={memory!r} is no Memory(…).")
+        raise DefinitionError(subject, f"memory={memory!r} is not a Memory(…).")
 
 
 def tools_of(memory: object) -> Sequence[Tool[..., Any]]:

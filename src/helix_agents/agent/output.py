@@ -42,7 +42,7 @@ class OutputType(Generic[OutputT]):
                 self._parameters = json_schema(self._wrapper)
         except SCHEMA_PROBLEMS as problem:
             raise DefinitionError(
-                subject, f"output={form!r} is no type a model could fill in: {unfit(problem)}"
+                subject, f"output={form!r} is not a type a model could fill in: {unfit(problem)}"
             ) from problem
 
     def spec(self, *, strict: bool | None = None) -> ToolSpec:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.sub_agents import SubAgentTool
-from helix_agents.domain.errors import DefinitionError, UnknownAgentError
+from helix_agents.domain.errors import DefinitionError, DepsNotOpenedError, UnknownAgentError
 
 AgentT = TypeVar("AgentT", bound=AnyAgent)
 
@@ -78,6 +78,16 @@ class AgentRegistry:
 def keeps_companions(agent: AnyAgent) -> bool:
     """Whether an agent, or one that it delegates to at any depth, may have companions."""
     return any(each.persistent_agents for each in _with_delegates((agent,)))
+
+
+def deps_not_opened(agents: Iterable[AnyAgent]) -> DepsNotOpenedError | None:
+    """What is wrong where nothing opens deps: the first tool that cannot do without, of these agents and of those they
+    delegate to."""
+    for agent in _with_delegates(agents):
+        for tool in agent.all_tools:
+            if tool.wanted_deps is not None:
+                return DepsNotOpenedError(agent.name, tool.name, tool.wanted_deps.__name__)
+    return None
 
 
 def find_delegate(agent: AnyAgent, name: str) -> AnyAgent | None:

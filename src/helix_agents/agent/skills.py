@@ -70,14 +70,14 @@ class Skill:
             raise DefinitionError(subject, f"{problem}.")
         check_text(subject, "body", self.body)
         if not isinstance(self.files, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(subject, f"files={self.files!r} is no mapping of paths to texts.")
+            raise DefinitionError(subject, f"files={self.files!r} is not a mapping of paths to texts.")
         for path, text in cast("Mapping[object, object]", self.files).items():
             if not isinstance(path, str) or inside(path) != path:
                 raise DefinitionError(
-                    subject, f"files[{path!r}] is no path inside the skill; write it like references/forms.md."
+                    subject, f"files[{path!r}] is not a path inside the skill; write it like references/forms.md."
                 )
             if not isinstance(text, str):
-                raise DefinitionError(subject, f"files[{path!r}] is no text.")
+                raise DefinitionError(subject, f"files[{path!r}] is not a string.")
 
 
 GivenSkills: TypeAlias = SkillProvider | Sequence[Skill]
@@ -155,10 +155,10 @@ def check_skills(given: object, preload: object, subject: str) -> None:
         DefinitionError: says why and what to do.
     """
     if isinstance(preload, str) or not isinstance(preload, Sequence):
-        raise DefinitionError(subject, f"preload_skills={preload!r} is no list of names; write preload_skills=[…].")
+        raise DefinitionError(subject, f"preload_skills={preload!r} is not a list of names; write preload_skills=[…].")
     for name in cast("Sequence[object]", preload):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise DefinitionError(subject, f"{name!r} in preload_skills is no name of a skill.")
+            raise DefinitionError(subject, f"{name!r} in preload_skills is not the name of a skill.")
     if given is None:
         if preload:
             raise DefinitionError(subject, "preload_skills names skills, but it has none; give it skills=….")
@@ -178,7 +178,9 @@ def _check_list(given: Sequence[object], subject: str) -> None:
     seen: set[str] = set()
     for each in given:
         if not isinstance(each, Skill):
-            raise DefinitionError(subject, f"{each!r} in skills is no Skill(…); for a folder of them, see SkillFolder.")
+            raise DefinitionError(
+                subject, f"{each!r} in skills is not a Skill(…); for a folder of them, see SkillFolder."
+            )
         if each.name in seen:
             raise DefinitionError(subject, f"two skills are called {each.name!r}; rename one.")
         seen.add(each.name)

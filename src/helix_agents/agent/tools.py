@@ -299,7 +299,7 @@ def _check_options(tool: Tool[..., Any]) -> None:
     """Every option by itself: nothing looks at the types of what user code gives."""
     given = vars(tool)
     if not isinstance(given["description"], str):
-        raise DefinitionError(tool.subject, f"description={given['description']!r} is no text.")
+        raise DefinitionError(tool.subject, f"description={given['description']!r} is not a string.")
     if given["effect"] is not None:
         check_choice(tool.subject, "effect", given["effect"], get_args(Effect))
     if given["unknown_outcome"] is not None and not callable(given["unknown_outcome"]):
@@ -362,7 +362,9 @@ def output_adapter(form: Any, subject: str) -> TypeAdapter[Any] | None:
     try:
         return adapter_for(form)
     except SCHEMA_PROBLEMS as problem:
-        raise DefinitionError(subject, f"output={form!r} is no type pydantic can check: {unfit(problem)}") from problem
+        raise DefinitionError(
+            subject, f"output={form!r} is not a type pydantic can check: {unfit(problem)}"
+        ) from problem
 
 
 def named_function(function: Callable[..., Any], name: str | None) -> str:

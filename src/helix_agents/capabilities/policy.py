@@ -20,7 +20,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.seconds < 1:
-            raise DefinitionError("Rate", f"seconds={self.seconds} is no time to count in; give at least 1.")
+            raise DefinitionError("Rate", f"seconds={self.seconds} is not a time to count in; give at least 1.")
         _check_tier("Rate", self.then)
 
 
@@ -55,7 +55,7 @@ class Rule:
         known = {declared.name for capability in about for declared in capability.inputs}
         for name in self.when:
             if name not in known:
-                raise DefinitionError(subject, f"when names {name!r}, which is no input of {self.applies_to!r}.")
+                raise DefinitionError(subject, f"when names {name!r}, which is not an input of {self.applies_to!r}.")
 
     def may_match(self, capability: str) -> bool:
         """Whether the rule is about some calls of this capability."""

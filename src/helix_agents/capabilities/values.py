@@ -40,7 +40,7 @@ def check_key(key: str, limits: Limits) -> str:
 def check_prefix(prefix: str) -> str:
     """The prefix itself, if keys could start with it."""
     if any(0xD800 <= ord(letter) < 0xE000 for letter in prefix):
-        raise InvalidInput("The prefix is no valid text.", {})
+        raise InvalidInput("The prefix is not valid text.", {})
     return prefix
 
 
@@ -103,7 +103,7 @@ def parse_time(text: str, now_ms: int) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError as problem:
-        raise InvalidTimestamp(f"{text[:80]!r} is no time in ISO 8601.", {"since": text[:80]}) from problem
+        raise InvalidTimestamp(f"{text[:80]!r} is not a time in ISO 8601.", {"since": text[:80]}) from problem
     moment = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
     try:
         at = int(moment.astimezone(UTC).timestamp() * 1000)

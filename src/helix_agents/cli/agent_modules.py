@@ -37,21 +37,6 @@ class AgentNotChosenError(SetupError):
         return f"{self.place!r} {self.problem}"
 
 
-class DepsNotOpenedError(SetupError):
-    """An agent's tool takes what an executor's `deps` open, and the command line names nothing that opens it."""
-
-    code = "deps_not_opened"
-    agent: str
-    tool: str
-    deps: str
-
-    def __str__(self) -> str:
-        return (
-            f"Agent {self.agent!r} cannot run like this: its tool {self.tool!r} takes a {self.deps} as ctx.deps. Name "
-            "what opens one, as Executor.open(…, deps=…) takes it: --deps module:name."
-        )
-
-
 class DepsNotFoundError(SetupError):
     """What a command line names as the opener of deps is not there, cannot be imported, or is something else."""
 

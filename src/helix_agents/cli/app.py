@@ -164,7 +164,7 @@ def _check_encoding(arguments: Sequence[str]) -> None:
         try:
             argument.encode()
         except UnicodeEncodeError as problem:
-            raise click.UsageError(f"{argument!r} is no text in UTF-8.") from problem
+            raise click.UsageError(f"{argument!r} is not UTF-8 text.") from problem
 
 
 def _explain(error: Exception, output: Output) -> int:

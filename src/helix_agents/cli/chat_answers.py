@@ -67,7 +67,7 @@ def _approval(output: Output, keyboard: Keyboard) -> list[Answer] | None:
                 edited = _parsed(keyboard.ask_now("input as JSON> "))
                 if isinstance(edited, dict):
                     return [ApprovalAnswer(approved=True, edited_input=cast("dict[str, JSON]", edited))]
-                output.note("that is no JSON object")
+                output.note("that is not a JSON object")
             case "l" | "later", "":
                 return None
             case _:

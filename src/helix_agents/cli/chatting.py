@@ -10,7 +10,7 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.cli.agent_modules import load_agents, load_deps
 from helix_agents.cli.chat_answers import ask_person
 from helix_agents.cli.chat_commands import COMMANDS, Leave, explain
-from helix_agents.cli.driving import Workplace, agent_for, check_agent, find_model, tell_output
+from helix_agents.cli.driving import Workplace, agent_for, check_agent, find_model, tell_next, tell_output
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.following import follow
 from helix_agents.cli.keyboard import Keyboard
@@ -99,7 +99,7 @@ class Chat:
                 self._guarded(self._turn)
         except (Leave, EOFError):
             self.output.say()
-        self.output.note(f"go on with\n  {self._place.going_on('chat', '--session', self.session_id)}")
+        tell_next(self.output, self._place, "go on with", "chat", "--session", self.session_id)
 
     # -- what commands use
 

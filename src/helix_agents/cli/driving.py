@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from pydantic_core import to_jsonable_python
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.registry import AgentRegistry
-from helix_agents.cli.agent_modules import DepsNotOpenedError, agent_of_session, choose_agent, load_deps
+from helix_agents.agent.registry import AgentRegistry, deps_not_opened
+from helix_agents.cli.agent_modules import agent_of_session, choose_agent, load_deps
 from helix_agents.cli.exit_codes import ExitCode, exit_code_of
 from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
@@ -32,6 +32,8 @@ from helix_agents.ports.models import open_model
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
 
+NOTHING_IS_KEPT = "memory:// ends with this command; to go on later, give another --store, such as sqlite:///helix.db"
+
 # Of a call whose outcome is unknown, when a person is asked what becomes of it.
 NOBODY_KNOWS = "its process died and nobody knows whether it took effect"
 
@@ -45,6 +47,11 @@ class Workplace:
     store_url: str
     model: str | None = None
     deps: str | None = None
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the store ends with this process, so that no other command finds anything there."""
+        return self.store_url.startswith("memory:")
 
     def command(self, *words: str) -> str:
         """A command line that works here."""
@@ -125,14 +132,12 @@ def check_agents(agents: AgentRegistry, deps: str | None) -> None:
 
 
 def _check(agents: AgentRegistry, deps: str | None, *, models: bool) -> None:
-    has_deps = load_deps(deps) is not None
+    if load_deps(deps) is None and (missing := deps_not_opened(agents)) is not None:
+        raise missing
     for agent in agents.everyone():
         for model in agent.models if models else ():
             if isinstance(model, str):
                 open_model(model)
-        for tool in () if has_deps else agent.all_tools:
-            if tool.wanted_deps is not None:
-                raise DepsNotOpenedError(agent.name, tool.name, tool.wanted_deps.__name__)
 
 
 @contextmanager
@@ -180,10 +185,15 @@ def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Wor
         case Suspended(pending=calls):
             _tell_waiting(output, session, calls, place)
         case Interrupted():
-            output.note(f"interrupted; go on with\n  {place.going_on('resume', session)}")
+            tell_next(output, place, "interrupted; go on with", "resume", session)
         case Failed(code=code, error=error):
             output.note(f"failed ({code}): {error}")
-            output.note(f"try again from the last commit with\n  {place.going_on('retry', session)}")
+            tell_next(output, place, "try again from the last commit with", "retry", session)
+
+
+def tell_next(output: Output, place: Workplace, does: str, command: str, *words: str) -> None:
+    """Tell a person the command that goes on, if there is anything that it could go on with."""
+    output.note(NOTHING_IS_KEPT if place.forgets else f"{does}\n  {place.going_on(command, *words)}")
 
 
 def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCall], place: Workplace) -> None:
@@ -192,9 +202,9 @@ def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCal
         output.note(f"waits: {described(call)}")
         if call.reason == UNKNOWN_OUTCOME:
             output.note(f"  {NOBODY_KNOWS}: approve runs it again, deny tells the model, or say what happened")
-        for words in _answering(call):
+        for words in () if place.forgets else _answering(call):
             output.note(f"  {place.command('pending', *words, '--agents', place.agents)}")
-    output.note(f"then go on with\n  {place.going_on('resume', session)}")
+    tell_next(output, place, "then go on with", "resume", session)
 
 
 def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:

@@ -19,7 +19,7 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))
-        return seconds if isfinite(seconds) else self.fail(f"{value} is no number of seconds.", param, ctx)
+        return seconds if isfinite(seconds) else self.fail(f"{value} is not a number of seconds.", param, ctx)
 
 
 class Port(click.IntRange):
@@ -34,7 +34,7 @@ class Port(click.IntRange):
         except click.BadParameter:
             host, _, port = str(value).rpartition(":")
             if not host or "/" in host or not port.isdecimal():
-                self.fail(f"{value!r} is no port: say a number up to 65535, 0 for a free one.", param, ctx)
+                self.fail(f"{value!r} is not a port: say a number up to 65535, 0 for a free one.", param, ctx)
             option = param.opts[0] if param is not None else "PORT"
             self.fail(f"{value!r} is more than a port: say --host {host.strip('[]')} {option} {port}.", param, ctx)
 

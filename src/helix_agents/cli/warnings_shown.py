@@ -5,6 +5,5 @@ import logging
 
 def show_warnings() -> None:
     """Write warnings and errors to standard error, unless the agents' own module set up logging."""
-    ours = logging.getLogger("helix_agents").handlers
-    if all(isinstance(handler, logging.NullHandler) for handler in ours):
+    if not logging.getLogger("helix_agents").handlers:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")

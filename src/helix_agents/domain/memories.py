@@ -135,7 +135,7 @@ def check_text(text: object) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as problem:
-        raise InvalidInputError("memory", f"its text is no valid Unicode: {problem.reason}") from problem
+        raise InvalidInputError("memory", f"its text is not valid Unicode: {problem.reason}") from problem
 
 
 def check_metadata(metadata: object) -> None:

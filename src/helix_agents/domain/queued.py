@@ -19,8 +19,8 @@ class QueuedTurn(Record):
     """A turn that begins when those before it are over. Its run has its id from the first, so that it begins once,
     whoever begins it, and whoever sent it finds it.
 
-    A stop holds what waits. One that was sent after it goes on: the stop of that run, `after_stop_of`, holds nothing any
-    more. A stop of a later one does.
+    A stop holds what waits. One that was sent after it goes on: the stop of that run, `after_stop_of`, holds nothing
+    any more. A stop of a later one does.
     """
 
     session_id: SessionId

@@ -83,7 +83,7 @@ def _check_json(value: JSON, what: str) -> None:
         case dict():
             for key, item in cast("dict[JSON, JSON]", value).items():
                 if not isinstance(key, str):
-                    raise UnstorableValueError(what, f"the key {key!r} is no string")
+                    raise UnstorableValueError(what, f"the key {key!r} is not a string")
                 _check_json(item, what)
         case _:
             raise UnstorableValueError(what, f"{type(value).__name__} {value!r} has no JSON form")

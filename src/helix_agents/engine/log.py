@@ -1,10 +1,13 @@
-"""Structured log events under stable names; silent unless the application configures logging."""
+"""Structured log events under stable names.
+
+There is no handler of ours: until an application configures logging, Python itself writes warnings and errors to
+standard error. Of a tool that raises only the model hears otherwise, so silence would hide its bugs.
+"""
 
 import logging
 from typing import Any
 
 _logger = logging.getLogger("helix_agents")
-_logger.addHandler(logging.NullHandler())
 
 
 def log_event(name: str, level: int = logging.INFO, **fields: Any) -> None:

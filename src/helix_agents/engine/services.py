@@ -100,7 +100,7 @@ class EngineOptions:
         for name in _SECONDS:
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise DefinitionError("EngineOptions", f"{name}={value!r} is no number of seconds.")
+                raise DefinitionError("EngineOptions", f"{name}={value!r} is not a number of seconds.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ def read_catalogue(subject: str, path: Path) -> Catalogue | None:
             raise DefinitionError(subject, f"{path} has format {given!r}, and not {FORMAT!r}; take it again.")
         catalogue = msgspec.convert(read, Catalogue)
     except msgspec.MsgspecError as problem:
-        raise DefinitionError(subject, f"{path} is no catalogue: {problem}. Take it again.") from problem
+        raise DefinitionError(subject, f"{path} is not a catalogue: {problem}. Take it again.") from problem
     names = [offer.name for offer in catalogue.tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -144,7 +144,7 @@ class MCPToolServer:
         self, catalogue: Catalogue, names: Sequence[str], exclude: Sequence[str], settings: ToolSettings
     ) -> tuple[Tool[..., Any], ...]:
         if isinstance(exclude, str):
-            raise DefinitionError(self._subject, f"exclude={exclude!r} is no list of names; write exclude=[…].")
+            raise DefinitionError(self._subject, f"exclude={exclude!r} is not a list of names; write exclude=[…].")
         for name in (*names, *exclude):
             self._check_known(catalogue, name)
         chosen = [
@@ -211,7 +211,7 @@ def _address(
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
             # Not shown: it may hold a secret.
-            raise DefinitionError(subject, "its url is no http or https address; give credentials as headers=….")
+            raise DefinitionError(subject, "its url is not an http or https address; give credentials as headers=….")
         if headers is not None and not callable(headers):
             for name, value in headers.items():
                 check_header(subject, name, value)
@@ -220,10 +220,12 @@ def _address(
             raise DefinitionError(subject, "headers=… are for a server at a url; a command gets env=….")
         words = cast("Sequence[object]", command)
         if isinstance(command, str) or not words or not all(isinstance(word, str) and word for word in words):
-            raise DefinitionError(subject, f'command={command!r} is no list of words; write ["program", "argument"].')
+            raise DefinitionError(
+                subject, f'command={command!r} is not a list of words; write ["program", "argument"].'
+            )
         for name, value in (env or {}).items():
             if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise DefinitionError(subject, f"env[{name!r}] is no text.")
+                raise DefinitionError(subject, f"env[{name!r}] is not a string.")
     return Address(
         url=url,
         command=tuple(command or ()),

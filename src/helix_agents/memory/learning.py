@@ -88,7 +88,7 @@ class MemoryGeneration:
         check_whole("MemoryGeneration", "every_turns", self.every_turns, 1)
         check_text("MemoryGeneration", "instructions", self.instructions)
         if not isinstance(vars(self)["settings"], ModelSettings | None):
-            raise DefinitionError("MemoryGeneration", f"settings={self.settings!r} is no ModelSettings(…).")
+            raise DefinitionError("MemoryGeneration", f"settings={self.settings!r} is not a ModelSettings(…).")
 
 
 def question_about(conversation: str, known: Sequence[MemoryRecord]) -> str:

@@ -85,9 +85,11 @@ class Memory:
     def __post_init__(self) -> None:
         given = vars(self)
         if self.entity is not None and (not callable(given["entity"]) or is_generator(self.entity)):
-            raise DefinitionError("Memory", f"entity={self.entity!r} is no function of the run, such as lambda ctx: ….")
+            raise DefinitionError(
+                "Memory", f"entity={self.entity!r} is not a function of the run, such as lambda ctx: …."
+            )
         if isinstance(given["sources"], str):
-            raise DefinitionError("Memory", f"sources={self.sources!r} is no list; write sources=[…].")
+            raise DefinitionError("Memory", f"sources={self.sources!r} is not a list; write sources=[…].")
         for source in (*(self.sources or ()), *(() if self.save_as is None else (self.save_as,))):
             check_id(source, "source")
         check_switch("Memory", "retrieve", self.retrieve)
@@ -96,7 +98,7 @@ class Memory:
         if isinstance(self.min_similarity, bool) or not -1 <= self.min_similarity <= 1:
             raise DefinitionError("Memory", f"min_similarity={self.min_similarity!r} has to be from -1 to 1.")
         if not isinstance(given["generation"], MemoryGeneration | None):
-            raise DefinitionError("Memory", f"generation={self.generation!r} is no MemoryGeneration(…).")
+            raise DefinitionError("Memory", f"generation={self.generation!r} is not a MemoryGeneration(…).")
         check_embedder("Memory", self.embedder)
         if not isinstance(given["tools"], bool) and not {*given["tools"]} <= {*_TOOLS}:
             raise DefinitionError("Memory", f"tools={self.tools!r} is neither True nor False; there are {_TOOLS}.")

@@ -105,7 +105,7 @@ class MemoryManager:
             cure = "open the executor by a URL, or give it memories=…"
             raise DefinitionError("MemoryManager", f"this executor has no place for memories; {cure}.")
         if not callable(getattr(store, "save_memory", None)):
-            raise DefinitionError("MemoryManager", f"{store!r} is no store of memories; give it executor.memories.")
+            raise DefinitionError("MemoryManager", f"{store!r} is not a store of memories; give it executor.memories.")
         self.store = store
         check_embedder("MemoryManager", embedder)
         self.embedder = open_embedder(embedder) if isinstance(embedder, str) else embedder
@@ -353,5 +353,5 @@ class MemoryManager:
             lengths = sorted({len(each) for each in vectors})
             raise ModelError(self.embedder.name, f"for {len(texts)} texts it gave {len(vectors)} vectors of {lengths}")
         if not all(math.isfinite(value) for each in vectors for value in each):
-            raise ModelError(self.embedder.name, "it gave a vector with a value that is no number")
+            raise ModelError(self.embedder.name, "it gave a vector with a value that is not a number")
         return [unit_vector(each) for each in vectors]

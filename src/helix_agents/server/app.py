@@ -105,7 +105,7 @@ class AgentServer(Generic[ExecutorT_co]):
         if authenticate is not None and not callable(authenticate):
             raise DefinitionError(
                 "AgentServer",
-                f"authenticate={authenticate!r} is no function; bearer_tokens({{…}}) makes one of tokens.",
+                f"authenticate={authenticate!r} is not a function; bearer_tokens({{…}}) makes one of tokens.",
             )
         if authenticate is None:
             log_event("server.unauthenticated", logging.WARNING, warning="every caller may do everything")
@@ -122,7 +122,7 @@ class AgentServer(Generic[ExecutorT_co]):
         elif isinstance(executor, type) or not hasattr(executor, "execute"):
             raise DefinitionError(
                 "AgentServer",
-                f"{executor!r} is no executor; give it Executor.open(url, agents=[…]), or one that is open.",
+                f"{executor!r} is not an executor; give it Executor.open(url, agents=[…]), or one that is open.",
             )
         else:
             self._host(cast("AgentExecutor", executor))
@@ -418,4 +418,8 @@ async def _unknown_route(request: Request, problem: Exception) -> Response:
     if status == 405:
         headers = {"allow": ", ".join(sorted(_methods_at(request)))}
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
-    return refused(RefusedError(status, code, "No route of this server answers to that.", headers=headers))
+    return refused(
+        RefusedError(
+            status, code, "No route of this server answers to that; GET /openapi.json lists them.", headers=headers
+        )
+    )

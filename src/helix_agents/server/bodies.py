@@ -230,7 +230,7 @@ async def read_json(request: Request, limits: ServerLimits) -> Any:
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise invalid(f"The body is no JSON this server reads: {problem}") from None
+        raise invalid(f"The body is not JSON this server reads: {problem}") from None
     unfit = why_unfit(value, limits.json_depth, LARGEST_INT)
     if unfit is not None:
         raise invalid(f"The body {unfit}.")

@@ -131,7 +131,8 @@ class HttpRemoteAgentTransport:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
             raise DefinitionError(
-                "HttpRemoteAgentTransport", f"{url!r} is no http or https address; give credentials as token=… instead."
+                "HttpRemoteAgentTransport",
+                f"{url!r} is not an http or https address; give credentials as token=… instead.",
             )
         self._httpx2 = _httpx2()
         self._url = url.rstrip("/")
@@ -292,7 +293,7 @@ class HttpRemoteAgentTransport:
         # A large one would keep everybody else waiting.
         value = read() if len(raw) < _LARGE_BYTES else await asyncio.to_thread(read)
         if not isinstance(value, dict):
-            raise RemoteProtocolError(self._url, "it sent an answer that is no object")
+            raise RemoteProtocolError(self._url, "it sent an answer that is not an object")
         return cast("dict[str, Any]", value)
 
     @asynccontextmanager

@@ -39,7 +39,7 @@ def read_json(raw: bytes) -> Any:
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise NotOursError(f"it sent something that is no JSON ({str(problem)[:200]})") from None
+        raise NotOursError(f"it sent something that is not JSON ({str(problem)[:200]})") from None
     unfit = why_unfit(value, DEEPEST, LARGEST_INT)
     if unfit is not None:
         raise NotOursError(f"it sent JSON that {unfit}")
@@ -87,7 +87,7 @@ def read_chunk(event: Event) -> StreamChunk | None:
     """
     value = read_json(event.data)
     if not isinstance(value, dict) or event.id is None or not event.id.isascii() or not event.id.isdigit():
-        raise NotOursError("it sent an event that is no chunk")
+        raise NotOursError("it sent an event that is not a chunk")
     given = cast("dict[str, Any]", value)
     kind = _kinds().get(str(given.get("type")))
     if kind is None:

@@ -87,9 +87,9 @@ class _Tree:
         try:
             found: object = json.loads(self.repository.read([blob])[0])
         except (ValueError, RecursionError) as problem:
-            raise SourceTrouble(f"its {path} is no JSON: {problem}") from problem
+            raise SourceTrouble(f"its {path} is not JSON: {problem}") from problem
         if not isinstance(found, dict):
-            raise SourceTrouble(f"its {path} is no JSON object")
+            raise SourceTrouble(f"its {path} is not a JSON object")
         return cast("dict[str, Any]", found)
 
     def below(self, folder: str) -> list[Blob]:
@@ -99,7 +99,7 @@ class _Tree:
 def _fetch_plugin(market: _Tree, source: MarketplaceSource, plugin_commit: str | None) -> Fetched:
     listed = market.read_json(_MARKETPLACE)
     if listed is None:
-        raise SourceTrouble(f"it is no marketplace: it has no {_MARKETPLACE}")
+        raise SourceTrouble(f"it is not a marketplace: it has no {_MARKETPLACE}")
     plugins = {str(each.get("name")): each for each in _dicts(listed.get("plugins"))}
     plugin = plugins.get(source.plugin)
     if plugin is None:
@@ -161,7 +161,7 @@ def _skills_in(tree: _Tree, folders: Sequence[str], include: Sequence[str]) -> d
         except SkillFileError as problem:
             if include and PurePosixPath(place).name not in include:
                 continue
-            raise SourceTrouble(f"{_joined(place, SKILL_FILE)} is no skill: {problem}") from problem
+            raise SourceTrouble(f"{_joined(place, SKILL_FILE)} is not a skill: {problem}") from problem
         if found.setdefault(name, place) != place and (not include or name in include):
             raise SourceTrouble(f"{found[name] or '.'} and {place} both hold a skill {name!r}")
     return found
@@ -199,7 +199,7 @@ def _files_of(tree: _Tree, folder: str) -> dict[str, Blob]:
         if not blob.is_file:
             raise SourceTrouble(f"{blob.path} is a link, or a repository in a repository; neither is fetched")
         if not all(map(_is_fit, parts)):
-            raise SourceTrouble(f"{blob.path!r} is no path that stays in its folder, and that everybody sees")
+            raise SourceTrouble(f"{blob.path!r} is not a path that stays in its folder, and that everybody sees")
         taken[path] = blob
     return taken
 

@@ -165,7 +165,7 @@ def _skill_in(folder: Path) -> SkillFile | None:
     try:
         file = _within(folder, SKILL_FILE)
         if file is None:
-            raise SkillFileError("it is no file of this folder, but leads elsewhere")
+            raise SkillFileError("it is not a file of this folder, but leads elsewhere")
         with file.open("rb") as opened:
             skill = parse_skill_file(opened.read(MOST_BYTES + 1))
         if skill.name != folder.name:
@@ -211,4 +211,4 @@ def _text_of(file: Path, path: str) -> str:
     try:
         return raw.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as problem:
-        raise ToolFailed(f"The file {path!r} is no text that can be read: it is not UTF-8.") from problem
+        raise ToolFailed(f"The file {path!r} is not readable text: it is not UTF-8.") from problem

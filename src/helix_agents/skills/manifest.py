@@ -103,9 +103,9 @@ def read_manifest(path: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode(raw, type=Manifest)
     except msgspec.MsgspecError as problem:
-        raise DefinitionError(str(path), f"it is no manifest of skills: {problem}.") from problem
+        raise DefinitionError(str(path), f"it is not a manifest of skills: {problem}.") from problem
     if not is_inside(manifest.folder):
-        raise DefinitionError(str(path), f"folder={manifest.folder!r} is no path from the manifest's own folder on.")
+        raise DefinitionError(str(path), f"folder={manifest.folder!r} is not a path from the manifest's own folder on.")
     for name, source in manifest.skills.items():
         problem = _problem_with(name, source)
         if problem is not None:
@@ -120,21 +120,21 @@ def _problem_with(name: str, source: Source) -> str | None:
     if problem is not None:
         return problem
     if isinstance(source, GitSource) and source.skills_dir != "." and not is_inside(source.skills_dir):
-        return f'skills_dir={source.skills_dir!r} is no path inside the repository; the repository itself is "."'
+        return f'skills_dir={source.skills_dir!r} is not a path inside the repository; the repository itself is "."'
     unfit = next((each for each in source.include if not _NAME.fullmatch(each)), None)
-    return None if unfit is None else f"{unfit!r} in include is no name of a skill"
+    return None if unfit is None else f"{unfit!r} in include is not the name of a skill"
 
 
 def problem_with_pin(url: str, ref: str | None, sha: str | None) -> str | None:
     """Why git cannot be asked for this, or must not: what it would take for an option or for something to run."""
     if not url or url.startswith("-") or "::" in url or not url.isprintable():
-        return f"url={url!r} is no address of a git repository"
+        return f"url={url!r} is not the address of a git repository"
     if _WITH_PASSWORD.match(url):
         return "its url has a password in it, and this file is for all to read; let git's credential helper have it"
     if ref is not None and not (_REF.fullmatch(ref) and ref.isprintable()):
-        return f"ref={ref!r} is no name of a branch or a tag"
+        return f"ref={ref!r} is not the name of a branch or a tag"
     if sha is not None and not _SHA.fullmatch(sha):
-        return f"sha={sha!r} is no full id of a commit, in lower case"
+        return f"sha={sha!r} is not a full id of a commit, in lower case"
     return None
 
 
@@ -160,7 +160,7 @@ def read_lock(path: Path) -> Lock:
             raise DefinitionError(str(path), f"it has format {given!r}, and not {LOCK_FORMAT!r}; delete it, and sync.")
         lock = msgspec.convert(read, Lock)
     except msgspec.MsgspecError as problem:
-        raise DefinitionError(str(path), f"it is no lock: {problem}. Delete it, and sync.") from problem
+        raise DefinitionError(str(path), f"it is not a lock: {problem}. Delete it, and sync.") from problem
     for name, entry in lock.entries.items():
         problem = _problem_with_locked(name, entry)
         if problem is not None:

@@ -64,7 +64,7 @@ def _front_matter(text: str) -> dict[str, Any]:
     try:
         given: object = yaml.load(text, Loader=yaml.BaseLoader)  # which knows texts, lists and mappings
     except (yaml.YAMLError, RecursionError) as problem:
-        raise SkillFileError(f"its front matter is no YAML: {' '.join(str(problem).split())}") from problem
+        raise SkillFileError(f"its front matter is not YAML: {' '.join(str(problem).split())}") from problem
     if not isinstance(given, dict):
-        raise SkillFileError("its front matter is no mapping with name and description")
+        raise SkillFileError("its front matter is not a mapping with name and description")
     return cast("dict[str, Any]", given)

@@ -1,12 +1,12 @@
-// A chat without a page: the real chat class of the `ai` package, driven by one JSON command per line on stdin.
+// Chats without a page: the real chat class of the `ai` package, one for each tab.
 //
-//   node chat.mjs FOLDER-WITH-PACKAGES http://127.0.0.1:8000/chat s-1
+//   node chat.mjs FOLDER-WITH-PACKAGES
 //
-// It answers each command with one JSON line, once the chat has come to rest: its status, error and messages.
+// A command is answered once the chat has come to rest: with its status, error and messages.
 import { existsSync } from "node:fs";
-import { createInterface } from "node:readline";
+import { serveTabs, Watch } from "./tabs.mjs";
 
-const [folder, api, id] = process.argv.slice(2);
+const [folder] = process.argv.slice(2);
 const dist = `${folder}/node_modules/ai/dist`;
 const {
   AbstractChat,
@@ -19,75 +19,79 @@ const {
 class State {
   status = "ready";
   error = undefined;
-  messages = [];
+  constructor(messages, watch) {
+    this.messages = messages;
+    this.watch = watch;
+  }
   pushMessage = (message) => void (this.messages = [...this.messages, message]);
   popMessage = () => void (this.messages = this.messages.slice(0, -1));
   replaceMessage = (at, message) => {
     this.messages = [...this.messages.slice(0, at), this.snapshot(message), ...this.messages.slice(at + 1)];
-    seen(message);
+    this.watch.seen(message);
   };
   snapshot = (thing) => structuredClone(thing);
 }
 
-// Commands may wait until the answer shows something: `{"until": "some text"}`.
-let waiting = [];
-function seen(message) {
-  const shown = JSON.stringify(message);
-  waiting = waiting.filter(({ text, done }) => !shown.includes(text) || done());
-}
-
 class Chat extends AbstractChat {}
 
-function newChat(messages = []) {
-  const state = new State();
-  state.messages = messages;
-  return new Chat({
-    id,
-    state,
-    transport: new DefaultChatTransport({ api, headers: JSON.parse(process.env.CHAT_HEADERS ?? "{}") }),
-    sendAutomaticallyWhen: (options) =>
-      lastAssistantMessageIsCompleteWithApprovalResponses(options) || lastAssistantMessageIsCompleteWithToolCalls(options),
-    onFinish: ({ finishReason }) => void (finished = finishReason),
-  });
-}
+await serveTabs(({ api, id, headers }) => {
+  const watch = new Watch();
+  const gone = new AbortController();
+  let finished;
+  let chat = newChat();
 
-let finished;
-let chat = newChat();
-
-async function rest() {
-  // An answer that was completed sends the next request by itself, a moment later.
-  for (let quiet = 0; quiet < 3; ) {
-    await new Promise((resolve) => setTimeout(resolve, 20));
-    quiet = chat.status === "ready" || chat.status === "error" ? quiet + 1 : 0;
+  function newChat(messages = []) {
+    return new Chat({
+      id,
+      state: new State(messages, watch),
+      transport: new DefaultChatTransport({ api, headers, fetch: fetchUntilGone }),
+      sendAutomaticallyWhen: (options) =>
+        lastAssistantMessageIsCompleteWithApprovalResponses(options) || lastAssistantMessageIsCompleteWithToolCalls(options),
+      onFinish: ({ finishReason }) => void (finished = finishReason),
+    });
   }
-}
 
-const commands = {
-  send: ({ text }) => chat.sendMessage({ text }),
-  approve: ({ approvalId, approved, reason }) => chat.addToolApprovalResponse({ id: approvalId, approved, reason }),
-  output: ({ tool, toolCallId, output }) => chat.addToolOutput({ tool, toolCallId, output }),
-  resume: () => chat.resumeStream(),
-  regenerate: ({ messageId }) => chat.regenerate({ messageId }),
-  stop: () => chat.stop(),
-  // A refresh: a new page with what the server has stored.
-  refresh: ({ messages }) => void (chat = newChat(messages)),
-  look: () => undefined,
-  // Whether the library takes these for messages of its own.
-  check: async ({ messages }) => {
-    const checked = await safeValidateUIMessages({ messages });
-    return { valid: checked.success, why: checked.error?.message };
-  },
-};
-
-for await (const line of createInterface({ input: process.stdin })) {
-  const { command, until, ...rest_ } = JSON.parse(line);
-  const shown = until && new Promise((resolve) => waiting.push({ text: until, done: resolve }));
-  const done = Promise.resolve(commands[command](rest_)).catch((error) => console.error(error));
-  let said;
-  if (until) await shown;
-  else {
-    said = await done;
-    await rest();
+  function fetchUntilGone(url, options) {
+    const signals = [gone.signal, options?.signal].filter(Boolean);
+    return fetch(url, { ...options, signal: AbortSignal.any(signals) });
   }
-  console.log(JSON.stringify({ ...said, finished, status: chat.status, error: chat.error?.message ?? null, messages: chat.messages }));
-}
+
+  async function rest() {
+    // An answer that was completed sends the next request by itself, a moment later.
+    for (let quiet = 0; quiet < 3; ) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      quiet = chat.status === "ready" || chat.status === "error" ? quiet + 1 : 0;
+    }
+  }
+
+  const commands = {
+    send: ({ text }) => chat.sendMessage({ text }),
+    approve: ({ approvalId, approved, reason }) => chat.addToolApprovalResponse({ id: approvalId, approved, reason }),
+    output: ({ tool, toolCallId, output }) => chat.addToolOutput({ tool, toolCallId, output }),
+    resume: () => chat.resumeStream(),
+    regenerate: ({ messageId }) => chat.regenerate({ messageId }),
+    stop: () => chat.stop(),
+    // A refresh: a new page with what the server has stored.
+    refresh: ({ messages }) => void (chat = newChat(messages)),
+    look: () => undefined,
+    // Whether the library takes these for messages of its own.
+    check: async ({ messages }) => {
+      const checked = await safeValidateUIMessages({ messages });
+      return { valid: checked.success, why: checked.error?.message };
+    },
+  };
+
+  async function run(command, { until, ...given }) {
+    const shown = until && watch.until(until);
+    const done = Promise.resolve(commands[command](given)).catch((error) => console.error(error));
+    let said;
+    if (until) await shown;
+    else {
+      said = await done;
+      await rest();
+    }
+    return { ...said, finished, status: chat.status, error: chat.error?.message ?? null, messages: chat.messages };
+  }
+
+  return { run, close: () => gone.abort() };
+});

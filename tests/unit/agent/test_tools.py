@@ -667,9 +667,9 @@ class Service:
         (lambda: defined(walk_to, deadline=None), "never waits for anybody"),
         (lambda: defined(walk_to, on_deadline="deny"), "never waits for anybody"),
         (lambda: defined(walk_to, require_approval=True, deadline=None, on_deadline="deny"), "never happens"),
-        (lambda: defined(walk_to, timeout=0), "timeout=0 is no length of time"),
-        (lambda: defined(walk_to, timeout=float("inf")), "no length of time"),
-        (lambda: defined(walk_to, timeout=timedelta(seconds=-1)), "no length of time"),
+        (lambda: defined(walk_to, timeout=0), "timeout=0 is not a length of time"),
+        (lambda: defined(walk_to, timeout=float("inf")), "not a length of time"),
+        (lambda: defined(walk_to, timeout=timedelta(seconds=-1)), "not a length of time"),
         (lambda: defined(walk_to, retries=-1), "retries=-1 has to be a whole number from 0 on"),
         (lambda: defined(walk_to, retries="3"), "retries='3' has to be"),
         (lambda: defined(walk_to, effect="onec"), 'effect=\'onec\' means nothing; there is "repeatable", "once"'),
@@ -681,8 +681,8 @@ class Service:
         ),
         (lambda: defined(walk_to, finish_with="no"), "finish_with='no' is neither"),
         (lambda: defined(walk_to, strict="no"), "strict='no' is neither"),
-        (lambda: tool(description=cast("Any", 5))(walk_to), "description=5 is no text"),
-        (lambda: defined(walk_to, output=threading.Lock), "no type pydantic can check"),
+        (lambda: tool(description=cast("Any", 5))(walk_to), "description=5 is not a string"),
+        (lambda: defined(walk_to, output=threading.Lock), "not a type pydantic can check"),
     ],
 )
 def test_a_tool_that_cannot_work_is_refused_with_a_reason(define: Callable[[], Any], teaches: str) -> None:

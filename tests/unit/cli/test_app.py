@@ -209,7 +209,7 @@ def test_a_terminal_that_lacks_a_character_costs_no_answer(encoding: str, tmp_pa
 
 def test_an_argument_that_is_no_text_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sessions", "show", "a\udcffb"]) == ExitCode.USAGE
-    assert "is no text in UTF-8" in capsys.readouterr().err
+    assert "is not UTF-8 text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8:surrogateescape"])
@@ -234,7 +234,7 @@ def test_what_comes_in_and_is_no_text_is_told_and_not_called_a_bug(encoding: str
         )
 
     ran = piped("run", "talking.py", "-")
-    assert (ran.returncode, b"standard input is no text in UTF-8" in ran.stderr) == (ExitCode.USAGE, True), ran
+    assert (ran.returncode, b"standard input is not UTF-8 text" in ran.stderr) == (ExitCode.USAGE, True), ran
     talked = piped("chat", "talking.py")
     assert (talked.returncode, b"This message cannot be used" in talked.stderr) == (ExitCode.OK, True), talked
 

@@ -31,7 +31,7 @@ async def test_a_setting_that_is_not_there_is_named_with_the_one_that_was_meant(
 )
 async def test_a_time_that_would_never_let_it_rest_is_refused(setting: Any):
     name, value = next(iter(setting.items()))
-    with pytest.raises(DefinitionError, match=f"Executor: {name}={value} is no "):
+    with pytest.raises(DefinitionError, match=f"Executor: {name}={value} is not a "):
         async with Executor.open("memory://", **setting):
             raise AssertionError("it was opened")
 
@@ -41,10 +41,10 @@ async def test_a_time_that_would_never_let_it_rest_is_refused(setting: Any):
     [
         ({"max_running": 0}, "max_running=0 has to be a whole number from 1 on; None is for no limit"),
         ({"max_parallel_tools": 0}, "max_parallel_tools=0 has to be"),
-        ({"grace": -1}, "grace=-1 is no number of seconds"),
-        ({"hooks": print}, "is no Hooks object"),
-        ({"options": 5}, r"options=5 is no EngineOptions\(…\)"),
-        ({"agents": ["guide"]}, "'guide' in agents is no Agent"),
+        ({"grace": -1}, "grace=-1 is not a number of seconds"),
+        ({"hooks": print}, "is not a Hooks object"),
+        ({"options": 5}, r"options=5 is not an EngineOptions\(…\)"),
+        ({"agents": ["guide"]}, "'guide' in agents is not an Agent"),
     ],
 )
 @pytest.mark.parametrize("kind", [Executor, DBOSAgentExecutor, TemporalAgentExecutor])
@@ -63,9 +63,9 @@ async def test_a_setting_that_cannot_work_is_refused(kind: Any, setting: Any, te
         ({"result_bytes": "1 MB"}, "result_bytes='1 MB' has to be a whole number"),
         ({"max_depth": True}, "max_depth=True has to be a whole number from 0 on"),
         ({"pending_deadline_ms": 0}, "pending_deadline_ms=0 has to be a whole number from 1 on; None is for ever"),
-        ({"cancel_grace_seconds": -1}, "cancel_grace_seconds=-1 is no number of seconds"),
-        ({"first_retry_seconds": float("nan")}, "first_retry_seconds=nan is no number of seconds"),
-        ({"longest_retry_seconds": None}, "longest_retry_seconds=None is no number of seconds"),
+        ({"cancel_grace_seconds": -1}, "cancel_grace_seconds=-1 is not a number of seconds"),
+        ({"first_retry_seconds": float("nan")}, "first_retry_seconds=nan is not a number of seconds"),
+        ({"longest_retry_seconds": None}, "longest_retry_seconds=None is not a number of seconds"),
     ],
 )
 def test_an_option_that_no_run_could_follow_is_refused(option: Any, teaches: str):
@@ -128,7 +128,7 @@ def test_an_option_that_no_workflow_could_follow_is_refused(option: Any, teaches
         ({"address": None}, "address=None has to be a text that is not blank"),
         ({"address": "not an address"}, "Temporal: address='not an address' cannot be used: .*; write host:port"),
         ({"works": "no"}, "works='no' is neither True nor False"),
-        ({"temporal": 5}, r"temporal=5 is no TemporalOptions\(…\)"),
+        ({"temporal": 5}, r"temporal=5 is not a TemporalOptions\(…\)"),
         ({"client_settings": {"apikey": "x"}}, "client_settings has 'apikey', .*; did you mean 'api_key'"),
         ({"client_settings": {"namespace": "x"}}, "client_settings has 'namespace', which its client does not take"),
     ],

@@ -64,12 +64,12 @@ def refusal_of(problem: Exception) -> types.JSONRPCError | None:
     first, *others = problem.errors(include_url=False)
     if first["type"] != "json_invalid":
         # What is missing in a message is missed in all of it.
-        return _refusal(types.INVALID_REQUEST, "This is no message of JSON-RPC 2.0.", _object_in((first, *others)))
+        return _refusal(types.INVALID_REQUEST, "This is not a message of JSON-RPC 2.0.", _object_in((first, *others)))
     line = str(first["input"])
     if not line.strip():
         return None
     why = str(first.get("ctx", {}).get("error", ""))
-    told = "is nested too deeply to be read" if "recursion limit" in why else f"is no JSON: {why}"
+    told = "is nested too deeply to be read" if "recursion limit" in why else f"is not JSON: {why}"
     return _refusal(types.PARSE_ERROR, f"The message {told}.", first_level(line))
 
 

@@ -170,7 +170,7 @@ def _load(path: Path, *, most_bytes: int | None) -> tuple[AuditCheckpoint, ...]:
         except msgspec.DecodeError as problem:
             if number == len(lines):
                 break
-            raise VaultDamagedError(str(path), f"line {number} is no checkpoint") from problem
+            raise VaultDamagedError(str(path), f"line {number} is not a checkpoint") from problem
     return tuple(checkpoints)
 
 

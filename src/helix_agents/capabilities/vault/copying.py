@@ -70,7 +70,7 @@ def _place(destination: Path, roots: list[Path]) -> tuple[Path, tuple[str, ...]]
                 if destination.is_relative_to(name):
                     return real, destination.relative_to(name).parts
     listed = ", ".join(repr(str(root)) for root in roots) or "none"
-    raise PathRefusedError(str(destination), f"it is no full path under an allowed folder (allowed: {listed})")
+    raise PathRefusedError(str(destination), f"it is not a full path under an allowed folder (allowed: {listed})")
 
 
 def _target(root: Path, wanted: Path, name: str) -> Path:

@@ -88,7 +88,7 @@ def open_regular(path: Path) -> int:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        raise PathRefusedError(str(path), "it is no plain file")
+        raise PathRefusedError(str(path), "it is not a plain file")
     return opened
 
 

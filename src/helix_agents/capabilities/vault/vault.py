@@ -122,7 +122,7 @@ class Vault:
         """
         if not 0 < seconds <= _LONGEST_TRUST_SECONDS:
             raise DefinitionError(
-                "A vault", f"{seconds / 3600:g} hours is no time to unlock it for; say up to ten years."
+                "A vault", f"{seconds / 3600:g} hours is not a time to unlock it for; say up to ten years."
             )
         return await in_thread(lambda: self._entrust(passphrase, seconds))
 

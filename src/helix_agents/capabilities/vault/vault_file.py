@@ -111,7 +111,7 @@ def _write(folder: int, path: Path, content: bytes, *, replacing: bool) -> None:
 def _parse(path: Path, content: bytes) -> VaultFile:
     lines = content.split(b"\n")
     if len(content) > MOST_BYTES or len(lines) != 3 or lines[2]:
-        raise VaultDamagedError(str(path), "it is no vault, or part of it is missing")
+        raise VaultDamagedError(str(path), "it is not a vault, or part of it is missing")
     bound = lines[0]
     try:
         second = msgspec.json.decode(lines[1], type=_WrappedMaster)

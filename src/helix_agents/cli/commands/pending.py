@@ -164,7 +164,7 @@ def _json(text: str, name: str, kind: type | None = None) -> Any:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise click.UsageError(f"{name} is no JSON: {problem}") from problem
+        raise click.UsageError(f"{name} is not JSON: {problem}") from problem
     if kind is not None and not isinstance(value, kind):
         raise click.UsageError(f"{name} has to be a JSON object.")
     return value

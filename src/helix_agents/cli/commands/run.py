@@ -87,5 +87,5 @@ def _read_message() -> str:
     try:
         text.encode()
     except UnicodeEncodeError as problem:
-        raise click.UsageError("What came from standard input is no text in UTF-8.") from problem
+        raise click.UsageError("What came from standard input is not UTF-8 text.") from problem
     return text

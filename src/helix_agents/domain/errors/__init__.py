@@ -46,6 +46,7 @@ HelixError
 │   ├── PriceUnknownError
 │   ├── UnknownAgentError
 │   ├── StateSchemaChangedError
+│   ├── DepsNotOpenedError
 │   ├── UnknownBackendError
 │   ├── UnsupportedBackendError
 │   ├── UnknownModelError
@@ -139,6 +140,7 @@ from helix_agents.domain.errors.callers import (
 from helix_agents.domain.errors.configuration import (
     DBOSInUseError,
     DefinitionError,
+    DepsNotOpenedError,
     ForeignFileError,
     IncompleteStoreError,
     InvalidStoreUrlError,
@@ -234,6 +236,7 @@ __all__ = [
     "ContextTooLongError",
     "DBOSInUseError",
     "DefinitionError",
+    "DepsNotOpenedError",
     "ExecutorClosedError",
     "ForeignFileError",
     "HelixError",

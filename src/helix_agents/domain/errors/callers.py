@@ -262,7 +262,7 @@ class InvalidStateError(CallerError):
     problem: str
 
     def __str__(self) -> str:
-        return f"This is no valid {self.state_type} state: {self.problem}. Nothing was stored."
+        return f"This is not a valid {self.state_type} state: {self.problem}. Nothing was stored."
 
 
 class ToolInputError(CallerError):

@@ -65,6 +65,22 @@ class StateSchemaChangedError(SetupError):
         )
 
 
+class DepsNotOpenedError(SetupError):
+    """A tool takes what an executor's `deps` open, and nothing opens it here. Nothing was written."""
+
+    code = "deps_not_opened"
+    agent: str
+    tool: str
+    deps: str
+
+    def __str__(self) -> str:
+        return (
+            f"Agent {self.agent!r} cannot run here: its tool {self.tool!r} takes a {self.deps} as ctx.deps, and "
+            "nothing opens one. Write Executor.open(…, deps=…), or --deps module:name on a command line. For a tool "
+            f"that can do without, annotate ToolContext[…, {self.deps} | None]."
+        )
+
+
 class UnknownBackendError(SetupError):
     """No installed backend answers to this URL's scheme."""
 

@@ -120,7 +120,7 @@ class MCPProtocolError(MCPServerError):
 
 
 class SkillsError(HelixError):
-    """Skills are not to be had."""
+    """The skills of an agent cannot be listed."""
 
     code = "skills_error"
 
@@ -134,7 +134,7 @@ class SkillsUnavailableError(SkillsError):
     reason: str
 
     def __str__(self) -> str:
-        return f"The skills of agent {self.agent!r} are not to be had: {self.reason}"
+        return f"The skills of agent {self.agent!r} cannot be listed: {self.reason}"
 
 
 class SkillSourceError(SkillsError):

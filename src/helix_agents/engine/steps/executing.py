@@ -258,9 +258,10 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
             code, content = problem.code, str(problem)
         case ToolOutputError() | InvalidStateError():
             code, content = "tool_output_invalid", str(problem)
+            _log(scope, planned, problem)
         case _:
             code, content = "tool_execution_failed", f"{type(problem).__name__}: {_text_of(scope, problem)}"
-            log_exception("tool.failed", problem, tool=planned.tool_name, session_id=scope.session.session_id)
+            _log(scope, planned, problem)
     return ToolMessage(
         tool_call_id=planned.tool_call_id,
         tool_name=planned.tool_name,
@@ -268,6 +269,11 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
         error=problem is not None,
         code=code,
     )
+
+
+def _log(scope: RunScope, planned: PlannedCall, problem: BaseException) -> None:
+    """What is most likely a bug in the tool, for whoever wrote it."""
+    log_exception("tool.failed", problem, tool=planned.tool_name, session_id=scope.session.session_id)
 
 
 def _text_of(scope: RunScope, problem: BaseException) -> str:

@@ -161,7 +161,7 @@ class _Lessons:
             return None
         if isinstance(call.arguments, dict):
             return call.arguments
-        raise ModelError(self.model.name, f"what it wants remembered is no JSON: {call.arguments[:200]!r}")
+        raise ModelError(self.model.name, f"what it wants remembered is not JSON: {call.arguments[:200]!r}")
 
 
 def _unlearned(messages: Sequence[Message]) -> list[UserMessage | AssistantMessage]:

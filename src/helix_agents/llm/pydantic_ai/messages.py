@@ -141,7 +141,7 @@ def _from_base64(raw: bytes) -> bytes:
     try:
         return b64decode(raw + b"=" * (-len(raw) % 4))
     except ValueError as problem:
-        raise ValueError(f"a data URL in the conversation is no valid base64 ({problem})") from problem
+        raise ValueError(f"a data URL in the conversation is not valid base64 ({problem})") from problem
 
 
 def _told_of_edit(message: ToolMessage) -> str:

@@ -596,13 +596,16 @@ class ExecutorCore:
             self._waker.look()
 
     def _adapter(self, agent: AnyAgent, model: str | LLMAdapter | None, hooks: SomeHooks) -> LLMAdapter | None:
-        """The model that this call gives. A run whose own models cannot be opened here, its sub-agents' included, is
-        refused before anything is written, as is one whose driver, in another process, would not get what is given.
+        """The model that this call gives. A run whose own models cannot be opened here, its sub-agents' included, or
+        whose tools take deps that nothing opens here, is refused before anything is written, as is one whose driver, in
+        another process, would not get what is given.
 
         Raises:
-            InvalidInputError, UnknownModelError, MissingExtraError, DefinitionError: it cannot be begun like this.
+            InvalidInputError, UnknownModelError, MissingExtraError, DefinitionError, DepsNotOpenedError: it cannot be
+                begun like this.
         """
         check_of_one_call(hooks, model, works=self._runtime.works)
+        self._left.check(agent)
         check_memory_has_a_place(agent, self.memories)
         if model is not None:
             return self._models.adapter_of(model)

@@ -59,7 +59,9 @@ class LeaseKeeper:
 
     def __init__(self, store: SessionStateStore, owner: str, lease_ms: int) -> None:
         if not lease_ms >= 1:
-            raise DefinitionError("Executor", f"lease_ms={lease_ms!r} is no time; a lease lasts a millisecond or more.")
+            raise DefinitionError(
+                "Executor", f"lease_ms={lease_ms!r} is not a time; a lease lasts a millisecond or more."
+            )
         self.owner = owner
         self._names = [owner]
         self._store = store

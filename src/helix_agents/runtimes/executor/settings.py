@@ -61,7 +61,7 @@ def checked_agents(kind: type[Any], agents: Iterable[AnyAgent]) -> Iterable[AnyA
     given = list(agents)
     for each in given:
         if not isinstance(each, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(kind.__name__, f"{each!r} in agents is no Agent.")
+            raise DefinitionError(kind.__name__, f"{each!r} in agents is not an Agent.")
     return given
 
 
@@ -101,13 +101,13 @@ def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
     between = given.get("janitor_seconds")
     if between is not None and not between > 0:
         raise DefinitionError(
-            kind.__name__, f"janitor_seconds={between!r} is no pause between two rounds; None is for no janitor."
+            kind.__name__, f"janitor_seconds={between!r} is not a pause between two rounds; None is for no janitor."
         )
     if (grace := given.get("grace", 0)) is None or not grace >= 0:
-        raise DefinitionError(kind.__name__, f"grace={grace!r} is no number of seconds.")
+        raise DefinitionError(kind.__name__, f"grace={grace!r} is not a number of seconds.")
     check_hooks(each_hooks(given.get("hooks")), kind.__name__)
     if not isinstance(given.get("options"), EngineOptions | None):
-        raise DefinitionError(kind.__name__, f"options={given['options']!r} is no EngineOptions(…).")
+        raise DefinitionError(kind.__name__, f"options={given['options']!r} is not an EngineOptions(…).")
     own = inspect.signature(kind.__init__).parameters
     for name in given:
         if name in own or name in ExecutorSettings.__annotations__:

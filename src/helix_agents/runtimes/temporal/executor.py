@@ -70,7 +70,7 @@ class TemporalAgentExecutor(ExecutorCore):
             check_text(type(self).__name__, option, name)
         check_switch(type(self).__name__, "works", works)
         if not isinstance(temporal, TemporalOptions | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(type(self).__name__, f"temporal={temporal!r} is no TemporalOptions(…).")
+            raise DefinitionError(type(self).__name__, f"temporal={temporal!r} is not a TemporalOptions(…).")
         runtime = TemporalRuntime(
             LeaseKeeper(state, new_owner(), LEASE_MS),
             address=address,

@@ -211,7 +211,7 @@ export class Decision {
         wrong.textContent = "";
         return { read };
       } catch (error) {
-        wrong.textContent = error instanceof SyntaxError ? `This is no JSON: ${error.message}` : error.message;
+        wrong.textContent = error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message;
         return null;
       }
     };
