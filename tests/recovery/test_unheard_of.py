@@ -1,4 +1,4 @@
-"""Callers go away and answers get lost at any moment: what this process has begun or claimed, it drives all the same."""
+"""Callers go away and answers get lost at any moment: what a process has begun or claimed, it drives all the same."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -16,8 +16,8 @@ class QueuedTurn(Record):
     """A turn that begins when those before it are over. Its run has its id from the first, so that it begins once,
     whoever begins it, and whoever sent it finds it.
 
-    One that was sent after a stop, which holds what waits, goes on: the stop of that run, `after_stop_of`, holds nothing
-    any more. A stop of a later one does.
+    One that was sent after a stop, which holds what waits, goes on: the stop of that run, `after_stop_of`, holds
+    nothing any more. A stop of a later one does.
     """
 
     session_id: SessionId
