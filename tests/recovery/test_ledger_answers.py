@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.failures import OutcomeUnknown
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.effects import BeginEffect, EffectOutcome, FinishOutcome
@@ -14,9 +15,12 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import Fence
 from helix_agents.engine.services import EngineOptions
+from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import SESSION, Gate, completed
+from tests.recovery.deaths import settings_on
 
 LEASE_MS = 1_000
 
@@ -157,3 +161,33 @@ async def found_by_another(store: Answers) -> str:
         )
     )
     return asked.effect.state
+
+
+async def test_a_call_that_its_tool_gave_up_is_not_taken_again_by_a_late_renewal(monkeypatch: pytest.MonkeyPatch):
+    renewing, gave_up = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="once", unknown_outcome="fail")
+    async def send() -> str:
+        """Send something, and hear nothing."""
+        await renewing.wait()
+        raise OutcomeUnknown("nobody answers")
+
+    agent = Agent(name="sender", model=ScriptedModel([call("send"), "So be it."]), tools=[send])
+    async with await open_backend("memory://given-up-late", clock=ManualClock()) as parts, asyncio.timeout(10):
+        renew = parts.state.renew_effect
+
+        async def renew_late(session_id: str, call_id: str, owner: str, lease_ms: int) -> FinishOutcome:
+            if lease_ms:
+                renewing.set()
+                await gave_up.wait()
+            renewed = await renew(session_id, call_id, owner, lease_ms)
+            gave_up.set()
+            for _ in range(0 if lease_ms else 10):
+                # The answer takes its time.
+                await asyncio.sleep(0)
+            return renewed
+
+        monkeypatch.setattr(parts.state, "renew_effect", renew_late)
+        settings = {**settings_on(parts, agent), "options": EngineOptions(effect_lease_ms=30)}
+        async with Executor(**settings) as helix:
+            assert await (await helix.execute(agent, "Go.", SESSION)).output() == "So be it."

@@ -157,6 +157,9 @@ async def _run_begun(
             result = _of_edited(unknown_result(planned), tool, values, approval)
         result = msgspec.structs.replace(result, once=True, usage=(*spent, *result.usage))
         if _says_unknown(result):
+            # A renewal that comes after this would have the call be taken, by nobody, for one more lease.
+            renewing.cancel()
+            await asyncio.wait((renewing,))
             finish = partial(scope.services.store.renew_effect, session_id, call_id, owner, 0)
         else:
             rested = decode_json(encode(result))
