@@ -77,6 +77,9 @@ HelixError
 ├── SkillsError                    look after whoever provides skills
 │   ├── SkillsUnavailableError     nobody says which there are: worth asking again
 │   └── SkillSourceError           where they are fetched from does not give them
+├── WorkspaceError                 look after whoever provides workspaces
+│   ├── WorkspaceFailedError       the workspace is not to be had: worth asking again
+│   └── WorkspaceFileError         the caller is the model, or whoever looks at its files
 ├── RuntimeUnavailableError        look after the durable engine
 ├── RemoteAgentError               look after the service behind a remote sub-agent
 │   ├── RemoteUnavailableError     it does not answer: worth asking again
@@ -188,6 +191,9 @@ from helix_agents.domain.errors.services import (
     SkillsError,
     SkillSourceError,
     SkillsUnavailableError,
+    WorkspaceError,
+    WorkspaceFailedError,
+    WorkspaceFileError,
 )
 from helix_agents.domain.errors.stores import (
     SessionCorruptError,
@@ -312,5 +318,8 @@ __all__ = [
     "VaultLockedError",
     "VaultNotInitialisedError",
     "WeakPassphraseError",
+    "WorkspaceError",
+    "WorkspaceFailedError",
+    "WorkspaceFileError",
     "WrongPassphraseError",
 ]

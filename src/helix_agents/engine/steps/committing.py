@@ -66,6 +66,7 @@ from helix_agents.engine.steps.outcomes import decide, end_batch, work_out
 from helix_agents.engine.steps.remembering import learn
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.engine.steps.stop_watch import look_for_stop
+from helix_agents.engine.steps.workspaces import keep_files
 
 _NO_REPLY = AssistantMessage()
 
@@ -319,6 +320,7 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     store = scope.services.store
     session_id = scope.session.session_id
     step = work.batch.step
+    await keep_files(scope, work)
     record: SessionState = msgspec.structs.replace(scope.session, step_count=step, custom_state={}, **work.record)
     await scope.emitted()
     if scope.services.chunks_ride_in_commits:

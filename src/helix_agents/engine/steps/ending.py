@@ -131,5 +131,7 @@ def _in_call_order(calls: Iterable[PendingCall], context: SuspensionContext | No
     return tuple(sorted(calls, key=lambda call: place.get(call.tool_call_id, len(place))))
 
 
-RETRYABLE = frozenset(("max_steps", "provider_rate_limited", "provider_unavailable", "skills_unavailable"))
+RETRYABLE = frozenset(
+    ("max_steps", "provider_rate_limited", "provider_unavailable", "skills_unavailable", "workspace_failed")
+)
 """Codes of failures after which the same run may well succeed when it is retried."""
