@@ -14,6 +14,7 @@ from helix_agents.domain.pending import ApprovalAnswer
 from helix_agents.domain.sessions import BranchPoint, WorkspaceRef
 from helix_agents.domain.workspaces import files_message
 from helix_agents.engine.steps.workspaces import BRANCHED, TAKEN_BACK
+from helix_agents.engine.workspace_in_hand import owner_of
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.workspaces import WorkspaceOwner
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
@@ -55,6 +56,10 @@ class _Folders(LocalWorkspaces):
     def there(self) -> dict[str, dict[str, str]]:
         """What is in which workspace."""
         return {each.name: _texts(each / "files") for each in sorted(self.root.iterdir())}
+
+    async def has_a_file(self) -> bool:
+        """Whether something was written."""
+        return self.root.exists() and any(self.there.values())
 
     @property
     def only(self) -> dict[str, str]:
@@ -166,7 +171,7 @@ class WorkspacesContract(ScenarioContract):
         assert folders.only == {"a.txt": "one\n", "b.txt": "two\n"}
 
     async def test_a_process_that_dies_between_opening_a_workspace_and_its_commit_leaves_one_that_is_found_again(
-        self, open_executor: OpenExecutor, folders: _Folders, clock: ManualClock
+        self, open_executor: OpenExecutor, folders: _Folders
     ) -> None:
         gate = Gate()
 
@@ -179,9 +184,9 @@ class WorkspacesContract(ScenarioContract):
         script = (reply(calls=[_write("a.txt", "one"), call("work")]), call("workspace_ls"), "Done.")
         agent, _ = _agent(folders, *script, tools=[work])
         async with open_executor(grace=0) as dying:
-            await dying.execute(agent, "Go", SESSION, expires_in=3600)
+            await dying.execute(agent, "Go", SESSION)
             await gate.until_reached()
-            await until(lambda: _is(folders.opened and folders.only == {"a.txt": "one"}))
+            await until(folders.has_a_file)
             assert (await dying.sessions.get(SESSION)).workspace_ref is None
         gate.opened.set()
         agent, _ = _agent(folders, *script, tools=[work])
@@ -198,35 +203,25 @@ class WorkspacesContract(ScenarioContract):
     async def test_a_workspace_that_nobody_wrote_down_goes_with_its_session_when_it_expires(
         self, open_executor: OpenExecutor, folders: _Folders, clock: ManualClock
     ) -> None:
-        agent, _ = _agent(folders, _write("a.txt", "one"), call("ask_human", {"question": "And?"}), tools=[ask_human()])
+        agent, _ = _agent(folders, call("ask_human", {"question": "And?"}), tools=[ask_human()])
         async with open_executor(agents=[agent]) as helix:
             await suspended(await helix.execute(agent, "Go", SESSION, expires_in=3600))
             session = await helix.sessions.get(SESSION)
-            lost = WorkspaceOwner(key="lost", session_id="lost")
-            await folders.open(lost)
-            assert {*folders.there} == {"lost", (session.workspace_ref or WorkspaceRef(provider_id="", ref="")).ref}
+            # As a process does that dies before its commit; and another one, on another store.
+            await folders.open(owner_of(session))
+            await folders.open(WorkspaceOwner(key="elsewhere", session_id=SESSION))
+            assert (session.workspace_ref, len(folders.there)) == (None, 2)
             clock.advance(3600 * 1000)
             assert (await helix.sweep()).expired_sessions == 1
-        # Those of sessions that are not in this store are none of its business.
-        assert {*folders.there} == {"lost"}
+        assert {*folders.there} == {"elsewhere"}
 
     async def test_a_rewind_brings_files_back_and_a_branch_has_a_copy_of_its_own(
         self, helix: Executor, folders: _Folders
     ) -> None:
-        script = (
-            _write("a.txt", "one"),
-            "First.",
-            _write("a.txt", "two"),
-            _write("b.txt", "new"),
-            "Second.",
-            call("workspace_ls"),
-            "Looked.",
-            call("workspace_read_file", {"path": "a.txt"}),
-            "Read.",
-            _write("a.txt", "branched"),
-            "Changed.",
-        )
-        agent, model = _agent(folders, *script)
+        begun = (_write("a.txt", "one"), "First.")
+        agent, _ = _agent(folders, *begun, _write("a.txt", "two"), _write("b.txt", "new"), "Second.")
+        reading = (call("workspace_read_file", {"path": "a.txt"}), "Read.", _write("a.txt", "branched"), "Changed.")
+        later, model = _agent(folders, *begun, call("workspace_ls"), "Looked.", "Only the branch goes on.", *reading)
         assert await completed(await helix.execute(agent, "One", SESSION)) == "First."
         [first, *_] = (await helix.sessions.checkpoints(SESSION)).items
         assert await completed(await helix.execute(agent, "Two", SESSION)) == "Second."
@@ -234,13 +229,13 @@ class WorkspacesContract(ScenarioContract):
         assert folders.only == {"a.txt": "two", "b.txt": "new"}
         branch = BranchPoint(from_session_id=SESSION, checkpoint_id=second.checkpoint_id)
         await helix.rewind(SESSION, first.checkpoint_id)
-        assert await completed(await helix.execute(agent, "Look", SESSION)) == "Looked."
+        assert await completed(await helix.execute(later, "Look", SESSION)) == "Looked."
         assert (await _results(helix))[-1] == ("a.txt (3 bytes)", False)
         assert folders.only == {"a.txt": "one"}
         # A branch of what the conversation was before it was taken back has the files of then.
-        assert await completed(await helix.execute(agent, "Read", "branch", branch=branch)) == "Read."
+        assert await completed(await helix.execute(later, "Read", "branch", branch=branch)) == "Read."
         assert (await _results(helix, "branch"))[-1] == ("two", False)
-        assert await completed(await helix.execute(agent, "Change", "branch")) == "Changed."
+        assert await completed(await helix.execute(later, "Change", "branch")) == "Changed."
         assert sorted(folders.there.values(), key=len) == [{"a.txt": "one"}, {"a.txt": "branched", "b.txt": "new"}]
         assert not any((*_was_told(model, TAKEN_BACK), *_was_told(model, BRANCHED)))
         await helix.sessions.delete("branch")
@@ -249,19 +244,20 @@ class WorkspacesContract(ScenarioContract):
     async def test_without_snapshots_the_model_is_told_that_files_are_not_what_it_knows(
         self, helix: Executor, folders: _Folders
     ) -> None:
-        script = (_write("a.txt", "one"), _write("a.txt", "two"), "First.", "Again.", "Once more.", "Branch.", "On.")
-        agent, model = _agent(folders, *script, options={"capabilities": ["fs"]})
+        plain: dict[str, Any] = {"options": {"capabilities": ["fs"]}}
+        agent, _ = _agent(folders, _write("a.txt", "one"), _write("a.txt", "two"), "First.", **plain)
+        later, model = _agent(folders, _write("a.txt", "one"), "Again.", "Once more.", "Branch.", "On.", **plain)
         assert await completed(await helix.execute(agent, "One", SESSION)) == "First."
         [_, _, begun] = (await helix.sessions.checkpoints(SESSION)).items
         await helix.sessions.branch(SESSION, "branch")
         await helix.rewind(SESSION, begun.checkpoint_id)
-        assert await completed(await helix.execute(agent, "Again", SESSION)) == "Again."
-        assert await completed(await helix.execute(agent, "Once more", SESSION)) == "Once more."
-        assert _was_told(model, TAKEN_BACK) == [False] * 3 + [True] * 2
+        assert await completed(await helix.execute(later, "Again", SESSION)) == "Again."
+        assert await completed(await helix.execute(later, "Once more", SESSION)) == "Once more."
+        assert _was_told(model, TAKEN_BACK) == [True, True]
         assert (await transcript(helix)).count(files_message(TAKEN_BACK)) == 1
-        assert await completed(await helix.execute(agent, "Branch", "branch")) == "Branch."
-        assert await completed(await helix.execute(agent, "On", "branch")) == "On."
-        assert _was_told(model, BRANCHED) == [False] * 5 + [True] * 2
+        assert await completed(await helix.execute(later, "Branch", "branch")) == "Branch."
+        assert await completed(await helix.execute(later, "On", "branch")) == "On."
+        assert _was_told(model, BRANCHED) == [False, False, True, True]
         assert sorted(folders.there.values(), key=len) == [{}, {"a.txt": "two"}]
 
     async def test_a_provider_that_is_out_of_order_is_told_to_the_model_and_fails_a_branch_that_needs_it(
@@ -297,7 +293,3 @@ class WorkspacesContract(ScenarioContract):
         assert sorted(each["a.txt"] for each in folders.there.values()) == ["child", "parent"]
         await helix.sessions.delete(SESSION)
         assert folders.there == {}
-
-
-async def _is(holds: object) -> bool:
-    return bool(holds)
