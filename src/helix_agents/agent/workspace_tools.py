@@ -1,5 +1,4 @@
-"""The tools by which a model works in its workspace; how each of them reads to a model is decided here, for every
-provider."""
+"""The tools by which a model works in its workspace; what they say to it is the same for every provider."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps

@@ -37,7 +37,8 @@ async def run_command(
                 )
             exit_code = await _ended(process, timeout_seconds)
             with suppress(TimeoutError):
-                await asyncio.wait_for(heard.over.wait(), _LAST_WORDS_SECONDS)
+                async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                    await heard.over.wait()
         finally:
             listening.close()
     return heard.result(exit_code)

@@ -1,5 +1,4 @@
-"""Errors of what we speak to beside models and stores: durable engines, remote agents, MCP servers, skills,
-workspaces."""
+"""Errors of what we speak to beside models and stores: durable engines, remote agents, MCP servers, and plugs."""
 
 from helix_agents.domain.errors.root import HelixError
 

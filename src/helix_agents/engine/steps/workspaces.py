@@ -1,5 +1,8 @@
-"""What keeps files and conversation together: files are kept at the places at which they changed, and a conversation
-that was taken back, or begins as a branch, finds its files as they were there, or is told that they are not."""
+"""What keeps files and conversation together, also where a conversation is taken back or begins as a branch.
+
+Files are kept at the places of a conversation at which they changed. One that was taken back, or is a branch, finds them
+as they were at the last such place that it still has, or its model is told that they are not.
+"""
 
 import logging
 
