@@ -19,6 +19,7 @@ from helix_agents import (
     Workspace,
     tool,
 )
+from helix_agents.domain.errors import WorkspaceFailedError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.sessions import WorkspaceRef
 from helix_agents.domain.workspaces import files_message, key_of, latest_standing, matches, place_of, stands
@@ -227,6 +228,24 @@ async def test_an_agent_whose_provider_was_exchanged_is_told_which_one_its_sessi
         after = _agent(Workspace(InMemoryWorkspaces("new")), "", "", write, "Done.")
         assert isinstance(await (await helix.execute(after, "Go on", "s")).result(), Completed)
         assert "it is of provider 'old', and agent 'clerk' has 'new' now" in (await _told(helix))[-1]
+
+
+async def test_a_workspace_whose_provider_nobody_here_has_is_left_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"sqlite:///{tmp_path / 'helix.db'}"
+    write = call("workspace_write_file", {"path": "a", "content": "x"})
+    async with Executor.open(url) as helix:
+        agent = _agent(Workspace(LocalWorkspaces(tmp_path / "work")), write, "Done.")
+        assert isinstance(await (await helix.execute(agent, "Go", "s")).result(), Completed)
+    async with Executor.open(url) as helix:
+        with pytest.raises(WorkspaceFailedError, match="no agent here has a provider of workspaces 'local'"):
+            await helix.sessions.workspace("s")
+        with caplog.at_level(logging.WARNING):
+            await helix.sessions.delete("s")
+    [left] = (tmp_path / "work").iterdir()
+    assert "workspace.left" in caplog.text
+    assert left.name in caplog.text
 
 
 @pytest.mark.parametrize(

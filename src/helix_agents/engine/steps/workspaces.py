@@ -1,7 +1,7 @@
 """What keeps files and conversation together, also where a conversation is taken back or begins as a branch.
 
-Files are kept at the places of a conversation at which they changed. One that was taken back, or is a branch, finds them
-as they were at the last such place that it still has, or its model is told that they are not.
+Files are kept at the places of a conversation at which they changed. One that was taken back, or is a branch, finds
+them as they were at the last such place that it still has, or its model is told that they are not.
 """
 
 import logging
