@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.workspace import Workspace as Workspace
     from helix_agents.capabilities.client import open_state as open_state
     from helix_agents.capabilities.toolset import state_capabilities as state_capabilities
+    from helix_agents.domain.budgets import Budget as Budget
     from helix_agents.domain.capability_errors import CapabilityError as CapabilityError
     from helix_agents.domain.checkpoints import Checkpoint as Checkpoint
     from helix_agents.domain.chunks import StreamChunk as StreamChunk
@@ -126,6 +127,7 @@ _HOME: dict[str, str] = {
     "AssistantMessage": "helix_agents.domain.messages",
     "Backend": "helix_agents.ports.backend",
     "BranchPoint": "helix_agents.domain.sessions",
+    "Budget": "helix_agents.domain.budgets",
     "Checkpoint": "helix_agents.domain.checkpoints",
     "Compaction": "helix_agents.agent.compaction",
     "Completed": "helix_agents.domain.results",
@@ -232,6 +234,7 @@ __all__ = [
     "Backend",
     "BackgroundEmbeddingExecutor",
     "BranchPoint",
+    "Budget",
     "CapabilityError",
     "Checkpoint",
     "Compaction",

@@ -89,8 +89,29 @@ def test_an_approval_is_an_interrupt_that_any_tab_answers(
     assert answer["interrupts"] == []
     assert roles(answer) == ["user", "assistant", "tool", "assistant"]
     assert told in answer["messages"][2]["content"]
+    # Whoever comes too late is told so, and reads what was decided: a client that is refused could never go on.
     late = client.do("resume", resume=[{"interruptId": interrupt["id"], **given}])
-    assert "404" in str(late["error"])
+    assert [event["value"] for event in late["events"] if event["type"] == "CUSTOM"] == [
+        {"interruptId": interrupt["id"]}
+    ]
+    assert late["interrupts"] == []
+    assert [each["content"] for each in late["messages"]] == [each["content"] for each in answer["messages"]]
+
+
+def test_a_message_that_comes_along_with_an_answer_is_said_after_it(open_client: OpenClient, session_id: str) -> None:
+    client = open_client(session_id)
+    (interrupt,) = client.do("send", text="book")["interrupts"]
+    resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": True}]
+    answer = client.do("send", text="tides", parameters={"resume": resume})
+    assert [message.get("content") for message in answer["messages"]] == [
+        "book",
+        "I will book. ",
+        "booked Petrel",
+        "tides",
+        "Let me look. ",
+        '{"high":6,"low":12}',
+        "Done with tides.",
+    ]
 
 
 def test_a_tool_of_the_client_is_answered_with_a_message(open_client: OpenClient, session_id: str) -> None:
@@ -179,5 +200,4 @@ def test_what_is_refused_is_told(site: Site, open_client: OpenClient, session_id
     assert post(messages=[hello], forwardedProps={"ifRunning": "later"}) == (400, "validation_error")
     open_client(session_id).do("send", text="line", id="m-1", until=PAUSE)
     assert post(messages=[{**hello, "id": "m-2"}]) == (409, "agent_already_running")
-    assert post(messages=[], resume=[{"interruptId": "i", "status": "resolved"}]) == (404, "not_found")
     site.open_gate()

@@ -26,6 +26,8 @@ HOSTILE = (
     '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 1"><svg onload="window.hacked = 1">'
     '<a href="javascript:window.hacked = 1">click</a><iframe srcdoc="x"></iframe>"></textarea><style>*{display:none}'
 )
+TURNED = "\u202egnp.exe"
+"""Shown as it is, this would read `exe.png`."""
 
 
 SEEN = """state => {
@@ -54,8 +56,11 @@ def mean(request: ModelRequest) -> Any:
     if order_of(request) == "break":
         return ModelRefusedError("scripted", HOSTILE)
     if results_since_the_user(request):
-        calls = [call("bury", {"where": HOSTILE}), call("ask_human", {"question": HOSTILE, "options": [HOSTILE]})]
-        return reply(HOSTILE, thinking=HOSTILE, calls=calls)
+        calls = [
+            call("bury", {"where": HOSTILE + TURNED}),
+            call("ask_human", {"question": HOSTILE, "options": [HOSTILE]}),
+        ]
+        return reply(HOSTILE + TURNED, thinking=HOSTILE, calls=calls)
     return reply(HOSTILE, calls=[call("dig", {"where": HOSTILE})])
 
 
@@ -140,7 +145,10 @@ def test_a_conversation_is_found_opened_read_as_it_is_written_and_refreshed(
 def test_an_approval_from_the_inbox_lets_the_conversation_go_on(ann: httpx2.Client, open_console) -> None:
     start(ann, "approved", "delegate")
     settled(ann, "approved")
-    page = open_console("#/inbox")
+    page = open_console("#/sessions/approved")
+    page.locator("details.tool[data-state=waiting]", has_text="helper").wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("i")
     card = page.locator(".decision", has_text="approved")
     card.get_by_role("button", name="Edit input…").click()
     card.get_by_role("textbox").fill('{"report_id": ')
@@ -220,6 +228,10 @@ def test_what_models_and_users_write_is_text_wherever_it_is_shown(ann: httpx2.Cl
         folded.click()
     is_harmless(page)
     assert page.locator(".message .text", has_text=HOSTILE).count() >= 3
+    # What nobody would see, or what turns the words around it, is spelt out: in words, and in what is decided on.
+    assert page.locator(".message .text", has_text="⟨U+202E⟩gnp.exe").count() == 1
+    assert page.locator(".decision .json", has_text="\\u202egnp.exe").count() == 1
+    assert "\u202e" not in page.locator("body").inner_text()
     here = page.url
     for tab in ("runs", "checkpoints", "state"):
         page.goto(f"{here}/{tab}")
@@ -229,6 +241,7 @@ def test_what_models_and_users_write_is_text_wherever_it_is_shown(ann: httpx2.Cl
     is_harmless(page)
     page.locator(".decision").get_by_role("button", name="Edit input…").last.click()
     is_harmless(page)
+    assert page.get_by_role("textbox").input_value().endswith('\\u202egnp.exe"\n}')
     page.goto(re.sub("#.*", "#/sessions/mean%20fate", here))
     is_harmless(page)
 

@@ -34,6 +34,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "min_similarity": {"min_similarity": 2},
     "names no provider": {"embedder": "small"},
     "neither a name": {"embedder": object()},
+    "that has one": {"embedder": type("Nameless", (), {"embed": print})()},
     "search_memory": {"tools": ["forget_memory"]},
     "MemoryGeneration": {"generation": True},
 }
@@ -130,17 +131,23 @@ async def test_a_model_corrects_what_it_finds_and_is_told_what_is_wrong() -> Non
         call("save_memory", {"text": "Lives in Basel", "replaces": "m-9"}),
         call("save_memory", {"text": "Lives in Basel", "replaces": "m-1"}),
         call("save_memory", {"text": "x" * 9_000}),
+        call("save_memory", {"text": "Lives in Rome", "replaces": "x" * 300}),
+        call("save_memory", {"text": "Lives in Rome", "replaces": "m-2"}),
     ]
-    friend = Friend(Memory(), *script)
+    friend = Friend(Memory(sources=["program"]), *script)
     async with Executor.open("memory://", agents=[friend.agent]) as helix:
         assert helix.memories is not None
         memories = MemoryManager(helix.memories)
         await memories.save("ann", "Lives in Bern", memory_id="m-1")
+        await memories.save("ann", "Pays in Bern", memory_id="m-2", source="crm")
         await (await helix.execute(friend.agent, "I moved to Basel.", "s-1", user_id="ann")).output()
-        [kept] = await memories.list_memories("ann")
-        assert (kept.text, kept.version) == ("Lives in Basel", 2)
+        kept = {each.id: (each.text, each.version) for each in await memories.list_memories("ann")}
+        assert kept == {"m-1": ("Lives in Basel", 2), "m-2": ("Pays in Bern", 1)}
         said = str((await helix.sessions.messages("s-1")).items)
         assert "'m-9'" in said
+        # What it is not shown, it does not change either.
+        assert "has no memory 'm-2'" in said
+        assert said.count("Nothing was stored") == 1
         assert "at most 8000" in said
 
 
@@ -166,6 +173,8 @@ async def test_what_a_summary_took_from_the_models_sight_is_told_again() -> None
             await (await helix.execute(friend.agent, text, "s-1", user_id="ann")).output()
             told.append(len(friend.told))
         assert summariser.asked
+        # A summary is for ever: a memory that is changed or deleted must not live on in it.
+        assert "green" not in str([request.messages for request in summariser.requests])
         assert told == [1, 0, 0, 1]
 
 

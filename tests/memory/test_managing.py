@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from helix_agents import (
+    Agent,
     BackgroundEmbeddingExecutor,
     DefinitionError,
+    Executor,
     HashingEmbedder,
+    Memory,
     MemoryManager,
     MemoryStore,
+    ScriptedModel,
 )
 from helix_agents.domain.errors import (
     InvalidInputError,
@@ -24,6 +28,7 @@ from helix_agents.domain.errors import (
     ModelRefusedError,
     ModelUnavailableError,
 )
+from helix_agents.memory import memory_manager
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.embeddings import EmbeddingPurpose
 
@@ -36,6 +41,7 @@ class Embedder:
     def __init__(self, name: str = "small") -> None:
         self.name = name
         self.down = False
+        self.refuses: BaseException | None = None
         self.answers = asyncio.Event()
         self.answers.set()
         self.two_ask = asyncio.Event()
@@ -51,6 +57,8 @@ class Embedder:
             await self.answers.wait()
         finally:
             self.at_once -= 1
+        if self.refuses is not None:
+            raise self.refuses
         if self.down:
             raise ModelUnavailableError(self.name, "no route")
         if any("poem" in text for text in texts):
@@ -145,12 +153,86 @@ async def test_what_was_left_while_the_embedder_was_down_is_embedded_later(
     assert await store.search_meaning(ANN, bytes(4 * 256), "small") == ()
 
 
+async def test_texts_that_an_embedder_refuses_do_not_hold_up_those_behind_them(store: MemoryStore) -> None:
+    embedder = Embedder()
+    embedder.down = True
+    memories = MemoryManager(store, embedder=embedder)
+    for n in range(60):
+        await memories.save(ANN, f"A poem of {n} lines", memory_id=f"a-{n:02}")
+    await memories.save(ANN, "Has a cat", memory_id="b-1")
+    embedder.down = False
+    done = await memories.process_unembedded_memories()
+    assert (done.embedded, done.left) == (1, 60)
+    # One that reads nothing at all is not asked for each of them.
+    embedder.name, asked = "poem-reader", embedder.asked
+    refused = ModelRefusedError("small", "no key")
+    embedder.refuses = refused
+    assert (await memories.process_unembedded_memories()).embedded == 0
+    assert embedder.asked - asked == 2
+
+
+async def test_a_janitor_embeds_some_in_each_round_and_comes_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for what a janitor does next."""
+    monkeypatch.setattr("helix_agents.memory.memory.MOST_SWEPT", 50)
+    monkeypatch.setattr("helix_agents.memory.memory.LEFT_ALONE_MS", 0)
+    embedder = Embedder()
+    broken = Agent(name="broken", model=ScriptedModel([]), memory=Memory(embedder="nobody:knows"))
+    friend = Agent(name="friend", model=ScriptedModel([]), memory=Memory(embedder=embedder))
+    async with Executor.open("memory://", agents=[broken, friend]) as helix:
+        assert helix.memories is not None
+        plain = MemoryManager(helix.memories)
+        for n in range(70):
+            await plain.save(ANN, f"A poem of {n} lines", memory_id=f"a-{n:02}")
+        for n in range(40):
+            await plain.save(ANN, f"Fact {n}", memory_id=f"b-{n}")
+        left: list[int] = []
+        for _ in range(4):
+            await helix.sweep()
+            left.append(len(await helix.memories.list_unembedded(limit=200)))
+    assert left == [110, 80, 70, 70]
+
+
+async def test_an_embedder_that_hangs_or_cancels_itself_is_not_waited_for(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = Embedder()
+    memories = MemoryManager(store, embedder=embedder)
+    embedder.answers.clear()
+    monkeypatch.setattr(memory_manager, "PATIENCE", {"query": 0.01, "document": 0.01})
+    async with asyncio.timeout(10):
+        assert (await memories.save(ANN, "Has a cat")).memory.embedding_status == "pending"
+        assert len(await memories.search(ANN, "cats")) == 1
+        embedder.answers.set()
+        embedder.refuses = asyncio.CancelledError()
+        assert len(await memories.search(ANN, "cats")) == 1
+
+
+async def test_what_is_saved_while_others_are_waited_for_is_waited_for_too(store: MemoryStore) -> None:
+    class ReadsDogsSlowly(Embedder):
+        async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose) -> Sequence[Sequence[float]]:
+            vectors = await super().embed(texts, purpose=purpose)
+            for _ in range(50 if "dog" in texts[0] else 0):
+                await asyncio.sleep(0)
+            return vectors
+
+    embedder = ReadsDogsSlowly()
+    embedder.answers.clear()
+    memories = MemoryManager(store, embedder=embedder, embedding_executor=BackgroundEmbeddingExecutor(2))
+    await memories.save(ANN, "Has a cat")
+    closing = asyncio.create_task(memories.shutdown())
+    await asyncio.sleep(0)
+    await memories.save(ANN, "Has a dog")
+    embedder.answers.set()
+    await closing
+    assert await store.list_unembedded() == ()
+
+
 async def store_one(memories: MemoryManager, n: int) -> None:
     saved = await memories.save(ANN, f"Fact {n}", memory_id=f"m-{n}")
     assert saved.memory.embedding_status == "pending"
 
 
-@pytest.mark.parametrize("vectors", [[], [[]], [[1.0], [2.0]], [[float("nan")]]])
+@pytest.mark.parametrize("vectors", [[], [[]], [[1.0], [2.0]], [[float("nan")]], [[1.0] * 16_001], [["x"]], 7, None])
 async def test_an_embedder_that_gives_nonsense_loses_nothing(store: MemoryStore, vectors: Any) -> None:
     class Nonsense(Embedder):
         async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose) -> Sequence[Sequence[float]]:

@@ -13,37 +13,44 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import ToolContext
-from helix_agents.agent.failures import FailRun, RetryTool, ToolFailed
+from helix_agents.agent.failures import FailRun, OutcomeUnknown, RetryTool, ToolFailed
 from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
+from helix_agents.agent.skills import Skill
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import SubagentEnd, SubagentStart
-from helix_agents.domain.errors import CallerError, ConflictError, ModelRefusedError
-from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from helix_agents.domain.errors import CallerError, ConflictError, ModelRefusedError, StoreUnavailableError
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState
 from helix_agents.domain.writes import Append, StepWrites
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.script import Call, Step
+from helix_agents.memory.learning import MemoryGeneration
+from helix_agents.memory.memory import Memory
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.stage import assert_legal
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+from tests.recovery.talk_books import Books
+from tests.recovery.troubled_parts import Trouble
 
 ROOT = "root"
-OUTSIDE = "from outside"
+ANN = "ann"
+MODEL = "talker"
+TROUBLE = 0.01
 OPTIONS = EngineOptions(
     pending_deadline_ms=50_000, effect_lease_ms=1, cancel_grace_seconds=0.01, first_retry_seconds=0.001
 )
 MOST_ROUNDS = 60
 MOST_MOVES = 200_000
-
-_numbers = itertools.count(1)
 
 
 class Pad(BaseModel):
@@ -61,19 +68,24 @@ def locate(city: str) -> str:
 class Talk:
     """One conversation, whose every choice follows from a seed and from what was said before.
 
-    In one that is `crowded` two processes live on the store, and people do something in both at the same time.
+    In one that is `crowded` two processes live on the store, and people do something in both at the same time. In a
+    `troubled` one the store loses an answer now and then, and people lose their patience.
     """
 
-    def __init__(self, seed: int, parts: Backend, clock: ManualClock, *, crowded: bool = False) -> None:
+    def __init__(
+        self, seed: int, parts: Backend, clock: ManualClock, *, crowded: bool = False, troubled: bool = False
+    ) -> None:
         self._seed = seed
         self._crowded = crowded
+        self._troubled = troubled
         self._parts = parts
         self._clock = clock
         self._random = Random(seed)
+        self._numbers = itertools.count(1)
+        self._trouble = Trouble(Random(seed))
+        self.books = Books(parts, ROOT, MODEL)
         self.sent: Counter[str] = Counter()
         self.allowed: Counter[str] = Counter()
-        self.queued: list[str] = []
-        self.rewound = False
         # Whoever comes after one who died may want something else than to go on with what was begun.
         self._misses = True
         self.agent = self._boss()
@@ -104,15 +116,17 @@ class Talk:
         @tool(effect="once")
         async def send(ctx: ToolContext[Pad], text: str) -> str:
             """Send a letter."""
-            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
+            talk.take_effect(ctx)
             await asyncio.sleep(0)
+            talk.lose_the_answer()
             return f"sent {text}"
 
         @tool(require_approval=True)
         async def pay(ctx: ToolContext[Pad], amount: int) -> str:
             """Pay."""
-            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
+            talk.take_effect(ctx, gated=True)
             await asyncio.sleep(0)
+            talk.lose_the_answer()
             return f"paid {amount}"
 
         def look(given: Mapping[str, Any], ctx: ToolContext[Pad]) -> Happened | DidNotHappen | StillUnknown:
@@ -123,25 +137,40 @@ class Talk:
         @tool(effect="once", unknown_outcome="fail")
         async def wire(ctx: ToolContext[Pad], text: str) -> str:
             """Send a wire, which is given up when nobody knows what became of it."""
-            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
+            talk.take_effect(ctx)
             ctx.state.notes.append(f"wire {ctx.tool_call_id}")
             await asyncio.sleep(0)
+            talk.lose_the_answer()
             return f"wired {text}"
 
         @tool(effect="once", unknown_outcome="retry")
         async def ping(text: str) -> str:
             """Ping, as often as it takes."""
             await asyncio.sleep(0)
+            talk.lose_the_answer()
             return f"pinged {text}"
 
         @tool(effect="once", unknown_outcome=look)
         async def post(ctx: ToolContext[Pad], text: str) -> str:
             """Post something that can be looked for."""
-            talk.sent[_named(ctx.session_id, ctx.tool_call_id)] += 1
+            talk.lose_the_answer()
+            talk.take_effect(ctx)
             await asyncio.sleep(0)
+            talk.lose_the_answer()
             return f"posted {text}"
 
         return [note, fail, send, pay, locate, wire, ping, post]
+
+    def take_effect(self, ctx: ToolContext[Pad], *, gated: bool = False) -> None:
+        """Do something once; again only if somebody allows it, and the first time, too, where it is `gated`."""
+        name = _named(ctx.session_id, ctx.tool_call_id)
+        self.allowed[name] += not gated and not self.sent[name]
+        self.sent[name] += 1
+
+    def lose_the_answer(self) -> None:
+        """What a tool asked for was sent, and sometimes nobody answers."""
+        if self._random.random() < 0.15:
+            raise OutcomeUnknown("nobody answers")
 
     def _boss(self) -> AnyAgent:
         @tool(finish_with=True)
@@ -153,15 +182,34 @@ class Talk:
         helper = self._agent("helper", [*self._tools(), sub_agent_tool(clerk)])
         steady, eager = self._agent("steady", self._tools()), self._agent("eager", self._tools())
         keeps = [PersistentAgent(steady, mode="blocking"), PersistentAgent(eager, mode="non_blocking")]
-        return self._agent("boss", [*self._tools(), hand_in, sub_agent_tool(helper)], persistent_agents=keeps)
-
-    def _agent(self, name: str, tools: list[Any], **settings: Any) -> AnyAgent:
-        model = ScriptedModel(self._reply)
-        return Agent(
-            name=name, description="Works.", model=model, tools=tools, state=Pad, max_steps=5, retries=1, **settings
+        quiet = MemoryGeneration(every_turns=2, model=ScriptedModel(lambda _: "Nothing.", name="learner"))
+        return self._agent(
+            "boss",
+            [*self._tools(), hand_in, sub_agent_tool(helper)],
+            persistent_agents=keeps,
+            memory=Memory(generation=quiet),
+            skills=[Skill(name="tides", description="Reads tides.", body="Look at the moon. " * 8)],
         )
 
+    def _agent(self, name: str, tools: list[Any], **settings: Any) -> AnyAgent:
+        return Agent(
+            name=name,
+            description="Works.",
+            model=ScriptedModel(self._reply, name=MODEL),
+            tools=tools,
+            state=Pad,
+            max_steps=5,
+            retries=1,
+            compaction=Compaction(above_tokens=250, model=ScriptedModel(self._summarise, name="summariser")),
+            **settings,
+        )
+
+    def _summarise(self, request: ModelRequest) -> Step:
+        random = Random(f"{self._seed}/{len(request.messages)}")
+        return "They talked." if random.random() < 0.8 else ModelRefusedError("summariser", "not today")
+
     def _reply(self, request: ModelRequest) -> Step:
+        assert_legal(request.messages)
         random = Random(f"{self._seed}/{request.agent_type}/{len(request.messages)}/{request.step}")
         if random.random() < 0.05:
             return ModelRefusedError("scripted", "not today")
@@ -188,6 +236,7 @@ class Talk:
             for helix in here if is_missed else ():
                 await helix.recover()
             choices = [number // 120, *(self._random.randrange(MOST_MOVES) for _ in here[1:])]
+            self._trouble.chance = TROUBLE if self._troubled else 0.0
             await self._let_be(here, *map(self._move, here, choices))
         # Who died leaves leases behind, which run out.
         self._clock.advance(10)
@@ -200,13 +249,14 @@ class Talk:
 
     async def _let_be(self, here: Sequence[RecordingExecutor], *moves: Awaitable[Any]) -> None:
         """Make moves at the same time, and look at everything once all is at rest, unless a process dies before."""
-        making = asyncio.gather(*map(self._make, moves))
+        making = asyncio.gather(*map(self._make, map(self._impatiently, moves)))
         while not making.done() and not here[0].recorder.has_stopped:
             await asyncio.wait((making,), timeout=0.02)
         if not making.done():
             # Whoever waits for a run of the dead waits until its lease is over.
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
+        self._trouble.chance = 0.0
         resting = asyncio.create_task(_come_to_rest(here))
         while not here[0].recorder.has_stopped:
             await asyncio.wait((resting,), timeout=0.02)
@@ -229,6 +279,20 @@ class Talk:
         except (CallerError, ConflictError) as refusal:
             # Whoever asks for something that cannot be is told so, and nothing happens.
             self.did.append(type(refusal).__name__)
+        except StoreUnavailableError:
+            self.did.append("lost")
+
+    async def _impatiently(self, move: Awaitable[Any]) -> None:
+        """Make a move, unless whoever makes it goes away in the middle of it."""
+        making = asyncio.ensure_future(move)
+        if self._troubled and self._random.random() < 0.3:
+            for _ in range(self._random.randrange(60)):
+                await asyncio.sleep(0)
+            if making.cancel():
+                self.did.append("left")
+                await asyncio.wait((making,))
+        if not making.cancelled():
+            await making
 
     async def _move(self, helix: Executor, number: int) -> None:
         moves = (
@@ -249,32 +313,42 @@ class Talk:
             self._branch,
             self._queue,
             self._barge_in,
+            self._change_state_at_work,
+            self._go_back,
+            self._look_after_everything,
         )
         move = moves[number % len(moves)]
         self.did.append(move.__name__)
         await move(helix, number // len(moves))
 
     async def _execute(self, helix: Executor, number: int) -> None:
-        await helix.execute(self.agent, f"Message {number}", ROOT)
+        await self._say(helix, "Message")
+
+    async def _say(self, helix: Executor, kind: str, **options: Any) -> None:
+        """Say something that nobody has said before."""
+        text = f"{kind} {next(self._numbers)}"
+        with self.books.saying(text):
+            await helix.execute(self.agent, text, ROOT, user_id=ANN, **options)
 
     async def _queue(self, helix: Executor, number: int) -> None:
         """Say several things, each of which waits for what was said before."""
         for each in range(number % 3 + 1):
-            text = f"Queued {next(_numbers)}"
-            await helix.execute(self.agent, text, ROOT, if_running="enqueue", idempotency_key=text if each else None)
-            self.queued.append(text)
+            key = f"key {next(self._numbers)}" if each else None
+            await self._say(helix, "Queued", if_running="enqueue", idempotency_key=key)
 
     async def _barge_in(self, helix: Executor, number: int) -> None:
-        await helix.execute(self.agent, "Work.", ROOT)
+        await self._say(helix, "Work")
         for _ in range(number % 40):
             await asyncio.sleep(0)
-        await helix.execute(self.agent, "No, this.", ROOT, if_running="interrupt")
+        await self._say(helix, "No,", if_running="interrupt")
 
     async def _resume(self, helix: Executor, number: int) -> None:
         await helix.resume(self.agent, ROOT)
 
     async def _go_on_with_words(self, helix: Executor, number: int) -> None:
-        await helix.resume(self.agent, ROOT, mode="with_message", message=f"Words {number}")
+        text = f"Words {next(self._numbers)}"
+        with self.books.saying(text):
+            await helix.resume(self.agent, ROOT, mode="with_message", message=text)
 
     async def _answer(self, helix: Executor, number: int) -> None:
         calls = await self._waiting(helix)
@@ -291,7 +365,7 @@ class Talk:
         await (helix.abort if number % 3 == 0 else helix.interrupt)(ROOT, "enough")
 
     async def _stop_at_work(self, helix: Executor, number: int) -> None:
-        await helix.execute(self.agent, "Work.", ROOT)
+        await self._say(helix, "Work")
         for _ in range(number % 40):
             await asyncio.sleep(0)
         await self._stop(helix, number // 40)
@@ -303,11 +377,20 @@ class Talk:
         found = (await helix.sessions.checkpoints(ROOT)).items
         if found:
             to = found[number % len(found)].checkpoint_id
-            # What happened since is not taken back, but the model may ask for it anew.
-            self.rewound = True
-            self.sent.clear()
-            self.allowed.clear()
+            self._forget()
             await helix.resume(self.agent, ROOT, mode="from_checkpoint", checkpoint_id=to)
+
+    async def _go_back(self, helix: Executor, number: int) -> None:
+        """Bring the conversation back, and leave it there."""
+        found = (await helix.sessions.checkpoints(ROOT)).items
+        if found:
+            self._forget()
+            await helix.rewind(ROOT, found[number % len(found)].checkpoint_id)
+
+    def _forget(self) -> None:
+        """What happened since is not taken back, but the model may ask for it anew."""
+        self.books.go_back()
+        self.sent.clear()
 
     async def _two_at_once(self, helix: Executor, number: int) -> None:
         for each in await self._waiting(helix):
@@ -320,7 +403,7 @@ class Talk:
                 raise outcome
 
     async def _pause(self, helix: Executor, number: int) -> None:
-        await helix.execute(self.agent, "Work.", ROOT)
+        await self._say(helix, "Work")
         for _ in range(number % 40):
             await asyncio.sleep(0)
         await self._parts.state.compare_and_set_status(ROOT, ("active",), "paused")
@@ -341,7 +424,19 @@ class Talk:
     async def _change_state(self, helix: Executor, number: int) -> None:
         """Somebody else writes into the state, beside whatever goes on."""
         await helix.resume(self.agent, ROOT) if number % 2 else None
-        await helix.sessions.update_state(ROOT, StepWrites(ops=(Append(key="notes", items=[OUTSIDE]),)))
+        note = f"outside {next(self._numbers)}"
+        with self.books.changing(note):
+            await helix.sessions.update_state(ROOT, StepWrites(ops=(Append(key="notes", items=[note]),)))
+
+    async def _change_state_at_work(self, helix: Executor, number: int) -> None:
+        await self._say(helix, "Work")
+        for _ in range(number % 40):
+            await asyncio.sleep(0)
+        await self._change_state(helix, 0)
+
+    async def _look_after_everything(self, helix: Executor, number: int) -> None:
+        """Somebody's round goes beside what goes on; and theirs may be the one that is left."""
+        await asyncio.gather(self._say(helix, "Beside"), helix.sweep() if number % 2 else helix.recover())
 
     async def _branch(self, helix: Executor, number: int) -> None:
         """Another conversation begins as a copy of this one, whatever that is doing."""
@@ -362,8 +457,8 @@ class Talk:
         return (await helix.list_pending(PendingFilter(root_session_id=ROOT))).items
 
     def _executor(self, recorder: Recorder) -> RecordingExecutor:
-        parts = self._parts
-        named: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        parts = self._trouble.befall(self._parts) if self._troubled else self._parts
+        named = parts_of(parts)
         return RecordingExecutor(
             recorder=recorder, agents=[self.agent], janitor_seconds=None, grace=0.0, options=OPTIONS, **named
         )
@@ -381,10 +476,10 @@ class Talk:
                 run = await self._parts.state.get_current_run(ROOT) if await self._is_there() else None
                 if not waiting and (run is None or run.status not in SUSPENDED):
                     if run is None or not await helix.sessions.queued(ROOT):
-                        await self._check_queued()
+                        await self._check_end()
                         return
                     # A stop may hold what waits in the queue: until somebody goes on.
-                    await self._let_be([helix], helix.execute(self.agent, "Go on.", ROOT, if_running="enqueue"))
+                    await self._let_be([helix], self._say(helix, "Go on", if_running="enqueue"))
                     continue
                 for each in waiting:
                     await self._submit(helix, each, number)
@@ -407,6 +502,7 @@ class Talk:
             is_open = run.status in SUSPENDED
             transcript = [row.message for row in await self._parts.state.load_transcript(session.session_id)]
             self._check_transcript(session, transcript, is_open=is_open)
+            await self.books.check(session, transcript)
             assert is_open or not waiting[session.session_id], f"{session.session_id} waits and is over: {self.did}"
             if session.parent_session_id is None:
                 self._check_notes(session, transcript)
@@ -414,30 +510,24 @@ class Talk:
                 self._check_sent(session, transcript)
             await self._check_children(session, transcript, is_open=is_open)
         await self._check_ends()
+        await self.books.check_whole()
         run = await self._parts.state.get_current_run(ROOT)
         if run is not None and run.status in SUSPENDED and not waiting:
             reason = await helix.can_resume(self.agent, ROOT)
             assert reason is None, f"it waits for nothing: {self.did}"
         for call_id, times in self.sent.items():
-            assert times <= max(1, self.allowed[call_id]), f"{call_id} took effect {times} times: {self.did}"
+            assert times <= self.allowed[call_id], f"{call_id} took effect {times} times: {self.did}"
 
-    async def _check_queued(self) -> None:
-        """Whatever was sent to the queue was said once, unless somebody went back to before it."""
-        if not await self._is_there():
-            return
-        transcript = [row.message for row in await self._parts.state.load_transcript(ROOT)]
-        said = Counter(each.content for each in transcript if isinstance(each, UserMessage))
-        for text in self.queued:
-            assert said[text] == 1 or (self.rewound and said[text] == 0), (
-                f"{text} was said {said[text]} times: {self.did}"
-            )
+    async def _check_end(self) -> None:
+        if await self._is_there():
+            await self.books.check_end([row.message for row in await self._parts.state.load_transcript(ROOT)])
 
     def _check_notes(self, session: SessionState, transcript: Sequence[Message]) -> None:
         """The state has what the calls wrote that say so, once each."""
         results = [each for each in transcript if isinstance(each, ToolMessage) and not each.error]
         noted = Counter(str(each.content).removeprefix("noted ") for each in results if each.tool_name == "note")
         noted += Counter(f"wire {each.tool_call_id}" for each in results if each.tool_name == "wire")
-        kept = Counter(note for note in session.custom_state["notes"] if note != OUTSIDE)
+        kept = Counter(note for note in session.custom_state["notes"] if not self.books.is_from_outside(note))
         # A call of a step that is open may have written, and its result is held.
         assert session.suspension_context is not None or kept == noted, f"{session.session_id}: {kept} is not {noted}"
 
@@ -450,7 +540,7 @@ class Talk:
             times, about = self.sent[name], f"{name}: {self.did}"
             if message.content == "This call was not executed.":
                 assert times == 0, f"it was executed: {about}"
-            if not message.error and not self.rewound:
+            if not message.error and not self.books.went_back:
                 assert times > 0, f"it was not executed: {about}"
 
     async def _check_children(self, session: SessionState, transcript: Sequence[Message], *, is_open: bool) -> None:
@@ -462,7 +552,7 @@ class Talk:
                 continue
             about = f"{ref.sub_session_id} is {run.status}: {self.did}"
             result = results.get(ref.tool_call_id)
-            if run.status == "completed" and result is not None and not self.rewound:
+            if run.status == "completed" and result is not None and not self.books.went_back:
                 assert result.content == run.output, f"{result.content} was told of a child that completed: {about}"
             if session.status == "completed":
                 assert ref.status != "running", f"the reference says {ref.status}, {about}"
@@ -497,21 +587,26 @@ class Talk:
         assert may_be_open or not open_calls, f"{session.session_id} ends in open calls: {self.did}"
 
 
+def parts_of(parts: Backend) -> dict[str, Any]:
+    """What an executor is given of a backend."""
+    return {"state": parts.state, "streams": parts.streams, "usage": parts.usage, "memories": parts.memories}
+
+
 def _named(session_id: str, call_id: str) -> str:
     """A call among all sessions: those of a branch go by the same ids as those it was made from."""
     return f"{session_id}/{call_id}"
 
 
 async def _come_to_rest(here: Sequence[RecordingExecutor]) -> None:
-    """Wait until nobody drives anything; what one of them finishes may set another one going."""
-    while any(vars(each._runtime)["_running"] or vars(each._queue)["_attended"] for each in here):
+    """Wait until nobody drives anything, or is about to; what one of them finishes may set another one going."""
+    while any(vars(each._runtime)["_running"] or vars(each._runtime)["_background"] for each in here):
         await asyncio.gather(*(each.idle() for each in here))
         # Who waits for another process looks now and then.
         await asyncio.sleep(0.001)
 
 
 _SIMPLE = ("note", "note", "fail", "send", "pay", "wire", "ping", "post", "locate", "nonsense", "wrong")
-_CALLS = (*_SIMPLE, "helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end")
+_CALLS = (*_SIMPLE, "helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end", "save", "look", "skill")
 
 
 def calls_of(random: Random, names: Sequence[str]) -> list[Call]:
@@ -541,6 +636,12 @@ def _call(random: Random, name: str) -> Call:
             return call("companion__waitForResult", {"name": random.choice(_NAMES)})
         case "end":
             return call("companion__terminateChild", {"name": random.choice(_NAMES)})
+        case "save":
+            return call("save_memory", {"text": f"Fact {random.random()}"})
+        case "look":
+            return call("search_memory", {"query": "fact"})
+        case "skill":
+            return call("load_skill", {"name": "tides"})
         case "hand_in":
             return call(name, {"text": "All of it."})
         case _:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -13,16 +14,20 @@ from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import SubagentEnd
-from helix_agents.domain.errors import ExecutorClosedError, ModelRefusedError
+from helix_agents.domain.commits import RunStartCommitted, SettleSession, StartRun
+from helix_agents.domain.errors import ExecutorClosedError, ModelRefusedError, StoreUnavailableError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage
 from helix_agents.domain.pending import ToolAnswer
-from helix_agents.domain.results import Failed, Suspended
+from helix_agents.domain.results import Failed, Interrupted, Suspended
+from helix_agents.domain.sessions import InterruptFlag, StatusOutcome
 from helix_agents.engine.requests.cleanup import expired_session_cleanup
 from helix_agents.ports.backend import Backend, open_backend
-from helix_agents.runtimes.in_process import Executor
+from helix_agents.runtimes.in_process import Executor, drivers
 from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
+from helix_agents.testing.scattered import ScatteredExecutor
 from tests.recovery.deaths import die_at, settings_on
 
 SESSION = "s-1"
@@ -264,3 +269,60 @@ async def test_readers_are_told_once_that_a_grandchild_is_let_go_though_the_atte
             await third.recover()
             await third.idle()
         assert [status for status, _ in await ends(parts)] == ["interrupted", "interrupted"]
+
+
+@pytest.mark.parametrize("runtime", [Executor, ScatteredExecutor])
+async def test_readers_are_told_once_that_a_grandchild_is_let_go_though_a_stop_comes_right_after(
+    runtime: type[Executor | ScatteredExecutor], monkeypatch: pytest.MonkeyPatch
+):
+    clerk = Agent(
+        name="clerk", description="Asks.", model=ScriptedModel([call("locate", {"city": "Rome"})]), tools=[locate]
+    )
+    helper = helper_that(call("subagent__clerk", {"message": "Ask"}), tools=[clerk.as_tool()])
+    agent = writer(helper, "Well then.")
+    async with await open_backend(f"memory://told-stopped-{runtime.__name__}") as parts, asyncio.timeout(20):
+        async with runtime(**settings_on(parts, agent)) as helix:
+            assert isinstance(await (await helix.execute(agent, "Go.", SESSION)).result(), Suspended)
+            settle, wait, heard = parts.state.settle_session, parts.state.wait_for_interrupt, asyncio.Event()
+
+            async def settle_and_stop(request: SettleSession) -> StatusOutcome:
+                settled = await settle(request)
+                await helix.interrupt(SESSION)
+                await heard.wait()
+                return settled
+
+            async def wait_and_tell(session_id: SessionId, timeout: float) -> InterruptFlag | None:
+                flag = await wait(session_id, timeout)
+                heard.set() if flag is not None else None
+                return flag
+
+            monkeypatch.setattr(parts.state, "settle_session", settle_and_stop)
+            monkeypatch.setattr(parts.state, "wait_for_interrupt", wait_and_tell)
+            stopped = await (await helix.execute(agent, "Never mind.", SESSION)).result()
+        assert isinstance(stopped, Interrupted)
+        assert [status for status, _ in await ends(parts)] == ["interrupted", "interrupted"]
+
+
+async def test_readers_hear_nothing_of_a_child_that_is_let_go_before_they_were_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its parent lost the store when it had made it, and was stopped before it could go on."""
+    monkeypatch.setattr(drivers, "backoff", lambda: repeat(0.0))
+    agent = writer(helper_that("Helped."), "Well then.")
+    async with await open_backend("memory://told-of-nobody") as parts, asyncio.timeout(20):
+        start_run = parts.state.start_run
+
+        async def start_unheard(start: StartRun) -> RunStartCommitted:
+            started = await start_run(start)
+            if start.parent is None:
+                return started
+            await parts.state.set_interrupt_flag(SESSION, "enough")
+            raise StoreUnavailableError("memory", "it is away")
+
+        monkeypatch.setattr(parts.state, "start_run", start_unheard)
+        async with Executor(**settings_on(parts, agent)) as helix:
+            assert isinstance(await (await helix.execute(agent, "Go.", SESSION)).result(), Interrupted)
+        (ref,) = await parts.state.get_sub_session_refs(SESSION)
+        child = await parts.state.get_current_run(ref.sub_session_id)
+        assert child is not None
+        assert (child.status, await ends(parts)) == ("interrupted", [])

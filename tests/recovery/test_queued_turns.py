@@ -9,10 +9,14 @@ import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.agent.agent import AnyAgent
+from helix_agents.domain.commits import RunStartCommitted, StartRun
+from helix_agents.domain.errors import QueuedTurnDroppedError, StateSchemaChangedError, StoreUnavailableError
 from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.sessions import InterruptSet, NothingRunning
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.executor.handle import RunHandle
-from helix_agents.testing.contracts.executor.stage import Gate, PieceGate, completed, lines, within
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.stage import Gate, PieceGate, completed, interrupted, lines, within
 from helix_agents.testing.workers import Processes
 from tests.recovery import queue_jobs
 from tests.recovery.deaths import settings_on
@@ -103,3 +107,125 @@ async def test_a_turn_that_comes_while_its_queue_is_found_empty_begins(monkeypat
         look.opened.set()
         slow.opened.set()
         assert await completed(fourth) == "7"
+
+
+async def test_a_message_goes_on_with_what_a_stop_held_though_its_process_could_not_look(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """That somebody went on is in the store with the message, so that any process begins what waits."""
+    words = PieceGate(1)
+    agent = clerk(words)
+    async with await open_backend("memory://could-not-look") as parts:
+        async with Executor(**settings_on(parts, agent)) as helix:
+            first = await helix.execute(agent, "One", SESSION)
+            await words.until_reached()
+            await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+            await helix.interrupt(SESSION)
+            await interrupted(first)
+            await helix.idle()
+            queue_turn = parts.state.queue_turn
+
+            async def away(session_id: str) -> tuple[QueuedTurn, ...]:
+                raise StoreUnavailableError("memory", "it is away")
+
+            async def queue_and_leave(turn: QueuedTurn) -> QueuedTurn | None:
+                stored = await queue_turn(turn)
+                monkeypatch.setattr(parts.state, "list_queued", away)
+                return stored
+
+            monkeypatch.setattr(parts.state, "queue_turn", queue_and_leave)
+            third = await helix.execute(agent, "Three", SESSION, if_running="enqueue")
+            assert third.was_queued
+        monkeypatch.undo()
+        async with Executor(**settings_on(parts, clerk(PieceGate(9)))) as other:
+            assert (await other.sweep()).dequeued == 1
+            await other.idle()
+            assert await other.sessions.queued(SESSION) == ()
+            said = lines(stored.message for stored in await parts.state.load_transcript(SESSION))
+            assert [line for line in said if line.startswith("user")] == ["user: One", "user: Two", "user: Three"]
+
+
+async def test_a_message_that_waits_and_is_sent_again_to_begin_now_is_answered_once():
+    words = PieceGate(1)
+    agent = clerk(words)
+    async with await open_backend("memory://sent-now") as parts, Executor(**settings_on(parts, agent)) as helix:
+        first = await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        waits = await helix.execute(agent, "Two", SESSION, idempotency_key="two", if_running="enqueue")
+        now = await within(helix.execute(agent, "Two", SESSION, idempotency_key="two", if_running="interrupt"))
+        words.opened.set()
+        assert (now.run_id, (await within(first.result())).status) == (waits.run_id, "interrupted")
+        assert await completed(now) == await completed(waits)
+        assert await helix.sessions.queued(SESSION) == ()
+        said = lines(stored.message for stored in await parts.state.load_transcript(SESSION))
+        assert [line for line in said if line.startswith("user")] == ["user: One", "user: Two"]
+        # A run that others followed is over: who stops it stops nobody else.
+        assert await first.interrupt() == NothingRunning()
+
+
+async def test_what_waited_in_a_session_that_expired_never_begins_and_others_after_it_do():
+    words = PieceGate(1)
+    agent = clerk(words)
+    clock = ManualClock()
+    opening = open_backend("memory://expired", clock=clock)
+    async with await opening as parts, Executor(**settings_on(parts, agent)) as helix:
+        first = await helix.execute(agent, "One", SESSION, expires_in=60)
+        await words.until_reached()
+        waits = await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+        await helix.interrupt(SESSION)
+        await within(first.result())
+        words.opened.set()
+        clock.advance(61_000)
+        assert (await helix.sweep()).expired_sessions == 1
+        with pytest.raises(QueuedTurnDroppedError):
+            await within(waits.result())
+        assert await completed(await helix.execute(agent, "Three", SESSION, if_running="enqueue")) == "2"
+
+
+async def test_a_turn_that_cannot_begin_is_told_of_until_it_is_gone_and_keeps_no_other_session_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    words = PieceGate(1)
+    agent = clerk(words)
+    async with await open_backend("memory://cannot-begin") as parts, Executor(**settings_on(parts, agent)) as helix:
+        for session_id in ("a", "b"):
+            await helix.execute(agent, "One", session_id)
+            await helix.interrupt(session_id)
+            await helix.idle()
+        words.opened.set()
+        start_run = parts.state.start_run
+        refusals: dict[str, Exception] = {}
+
+        async def refused(start: StartRun) -> RunStartCommitted:
+            if start.session_id in refusals:
+                raise refusals[start.session_id]
+            return await start_run(start)
+
+        monkeypatch.setattr(parts.state, "start_run", refused)
+        later: dict[str, RunHandle[str]] = {}
+        for session_id in ("a", "b"):
+            slow = PieceGate(1)
+            helix.agents.replace(agent := clerk(slow))
+            await helix.execute(agent, "Two", session_id)
+            await slow.until_reached()
+            later[session_id] = await helix.execute(agent, "Three", session_id, if_running="enqueue")
+            refusals[session_id] = StateSchemaChangedError(session_id, 1, 2, "no such field")
+            slow.opened.set()
+            with pytest.raises(StateSchemaChangedError):
+                await within(later[session_id].result())
+        # Whatever goes wrong in one session, a janitor comes to the others.
+        refusals.pop("b")
+        refusals["a"] = ValueError("a fault of our own")
+        assert (await helix.sweep()).dequeued == 1
+        assert await completed(later["b"]) == "5"
+        assert await later["a"].interrupt() == InterruptSet(run_id=later["a"].run_id)
+        refusals.clear()
+        slow = PieceGate(1)
+        helix.agents.replace(agent := clerk(slow))
+        await helix.execute(agent, "Four", "a")
+        await slow.until_reached()
+        fifth = await helix.execute(agent, "Five", "a", if_running="enqueue")
+        waiting = asyncio.create_task(fifth.result())
+        await asyncio.sleep(0)
+        slow.opened.set()
+        assert (await within(waiting)).status == "completed"

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from itertools import count
+from collections.abc import Iterator
+from itertools import count, repeat
 from pathlib import Path
 from random import Random
 
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.executor import owned_runs, starting
+from helix_agents.runtimes.in_process import drivers
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
@@ -27,16 +30,30 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="helix_agents")
 
 
-async def talk(seed: int, moves: list[int], url: str, *, crowded: bool = False) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def soon() -> Iterator[None]:
+    """A store that lost an answer is back at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (owned_runs, starting, drivers):
+            patch.setattr(module, "backoff", lambda: repeat(0.002))
+        yield
+
+
+async def talk(seed: int, moves: list[int], url: str, *, crowded: bool = False, troubled: bool = False) -> None:
     clock = ManualClock()
     namespace = f"talk-{next(_numbers)}"
     async with await open_backend(url, namespace=namespace, clock=clock) as parts, asyncio.timeout(60):
-        await Talk(seed, parts, clock, crowded=crowded).go([0, *moves])
+        await Talk(seed, parts, clock, crowded=crowded, troubled=troubled).go([0, *moves])
 
 
-@given(seed=st.integers(0, 10_000), moves=st.lists(st.integers(0, MOST_MOVES), max_size=6), crowded=st.booleans())
-def test_a_talk_keeps_its_promises(seed: int, moves: list[int], crowded: bool) -> None:
-    asyncio.run(talk(seed, moves, "memory://talks", crowded=crowded))
+@given(
+    seed=st.integers(0, 10_000),
+    moves=st.lists(st.integers(0, MOST_MOVES), max_size=6),
+    crowded=st.booleans(),
+    troubled=st.booleans(),
+)
+def test_a_talk_keeps_its_promises(seed: int, moves: list[int], crowded: bool, troubled: bool) -> None:
+    asyncio.run(talk(seed, moves, "memory://talks", crowded=crowded, troubled=troubled))
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -50,14 +67,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("troubled", [False, True])
 @pytest.mark.parametrize("crowded", [False, True])
-def test_a_talk_keeps_its_promises_where_answers_take_their_time(url: str, crowded: bool) -> None:
+def test_a_talk_keeps_its_promises_where_answers_take_their_time(url: str, crowded: bool, troubled: bool) -> None:
     """Between a question and its answer others have their turn, so that more can come in between than in memory."""
     begin = Random().randrange(1_000_000)
     for seed in range(begin, begin + TALKS):
         random = Random(seed)
         moves = [random.randrange(MOST_MOVES) for _ in range(random.randrange(10))]
         try:
-            asyncio.run(talk(seed, moves, url, crowded=crowded))
+            asyncio.run(talk(seed, moves, url, crowded=crowded, troubled=troubled))
         except Exception as problem:
-            raise AssertionError(f"talk({seed}, {moves}, {url!r}, crowded={crowded})") from problem
+            about = f"crowded={crowded}, troubled={troubled}"
+            raise AssertionError(f"talk({seed}, {moves}, {url!r}, {about})") from problem

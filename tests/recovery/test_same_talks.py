@@ -23,7 +23,7 @@ from helix_agents.testing import reply
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.temporal_service import temporal_address as temporal_address
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
-from tests.recovery.random_talk import OPTIONS, ROOT, Talk, calls_of
+from tests.recovery.random_talk import OPTIONS, ROOT, Talk, calls_of, parts_of
 from tests.scenarios.test_dbos import CONFIG
 
 NAMES = count(1)
@@ -43,7 +43,7 @@ class SameTalk(Talk):
 
     async def tell(self, moves: list[int]) -> Any:
         """Make the moves, one after the other; what was answered, and what is left of everything."""
-        parts = {"state": self._parts.state, "streams": self._parts.streams, "usage": self._parts.usage}
+        parts = parts_of(self._parts)
         settings = {"agents": [self.agent], "janitor_seconds": None, "grace": 0.0, "options": OPTIONS}
         async with self._open(**parts, **settings) as helix, asyncio.timeout(SECONDS):
             for number in moves:
@@ -62,13 +62,16 @@ class SameTalk(Talk):
         self.did.append(move.__name__)
         return move
 
+    def lose_the_answer(self) -> None:
+        """Which of two calls is lost side by side would be chance."""
+
     def _reply(self, request: ModelRequest) -> Step:
         said = super()._reply(request)
         if request.agent_type != "boss" or not hasattr(said, "calls"):
             return said
         # A companion that does not block works beside the conversation, and is heard of sooner or later.
         random = Random(f"{self._seed}/{len(request.messages)}")
-        names = (*("note", "send", "pay", "locate", "fail", "wrong"), "helper", "steady", "hand_in")
+        names = (*("note", "send", "pay", "locate", "fail", "wrong"), "helper", "steady", "hand_in", "look", "skill")
         return reply("Well. ", calls=calls_of(random, names))
 
     async def _standing(self, helix: Any) -> str:
@@ -87,7 +90,7 @@ class SameTalk(Talk):
                     each.agent_type,
                     state.status,
                     state.failure_reason,
-                    state.custom_state,
+                    _nameless(repr(state.custom_state)),
                     [_shown(row.message) for row in messages],
                     [(run.turn, run.status, run.step_count) for run in runs],
                 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, ScriptedModel, tool
+from helix_agents import Agent, Budget, ScriptedModel, tool
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import call
@@ -61,10 +61,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
             return name, request.getfixturevalue(f"{name}_service").new_url()
 
 
-async def test_a_turn_writes_once_for_its_start_and_once_for_each_step(store: tuple[str, str]):
+@pytest.mark.parametrize("budget", [None, Budget(tokens=10_000)], ids=["without", "with-a-budget"])
+async def test_a_turn_writes_once_for_its_start_and_once_for_each_step(store: tuple[str, str], budget: Budget | None):
     backend, url = store
     writes = Writes(backend)
-    agent = Agent(name="looker", model=ScriptedModel(_script), tools=[look])
+    agent = Agent(name="looker", model=ScriptedModel(_script), tools=[look], budget=budget)
     async with (
         await open_backend(url, seam=writes, flush=NEVER) as parts,
         Executor(state=parts.state, streams=parts.streams, usage=parts.usage, janitor_seconds=None) as helix,

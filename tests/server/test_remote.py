@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -23,6 +24,7 @@ from helix_agents import (
     remote_agent_tool,
 )
 from helix_agents.agent.remote_agents import RemoteLimits
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.chunks import StreamChunk, SubagentEnd, TextDelta, ToolApprovalRequest, ToolError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import ToolMessage
@@ -73,7 +75,7 @@ async def test_its_work_is_seen_here_and_its_result_is_the_calls_result(remote: 
 
 
 async def test_state_and_usage_come_back(remote: LiveServer, helix: Executor) -> None:
-    agent = boss(remote.url)
+    agent = replace(boss(remote.url), budget=Budget(tokens=1_000_000))
     waiting = only(await finish(helix, agent, "remote publish"))
     half = await helix._usage.get_usage_rollup("s")
     await helix.submit_tool_result("s", waiting.tool_call_id, ApprovalAnswer(approved=True))
@@ -91,6 +93,9 @@ async def test_state_and_usage_come_back(remote: LiveServer, helix: Executor) ->
     assert half.tokens.total < whole.tokens.total
     # The parent asked its model twice; the rest is what the child used, counted once.
     assert whole.tokens.total == own + await tokens_of(helix, "s")
+    spent = (await helix.sessions.get("s")).spent
+    assert spent is not None
+    assert spent.total.tokens == whole.tokens.total
 
 
 async def tokens_of(helix: Executor, session: str) -> int:

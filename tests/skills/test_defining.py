@@ -10,6 +10,7 @@ from helix_agents import (
     Agent,
     DefinitionError,
     Executor,
+    Failed,
     ScriptedModel,
     Skill,
     SkillFolder,
@@ -191,3 +192,34 @@ async def test_names_that_nobody_knows_or_could_ask_for_are_left_out_and_told(ca
     [asked] = script.requests
     assert asked.instructions.count("Ask first.") == 1
     assert "Sea Monsters" not in asked.instructions
+
+
+class _Odd(SkillList):
+    """A provider that gives something else than it should."""
+
+    def __init__(self, given: Any) -> None:
+        super().__init__([BOATS])
+        self._given = given
+
+    async def get_skill(self, name: str) -> Any:
+        return self._given
+
+    async def read_resource(self, name: str, path: str, range: Any = None) -> Any:
+        return self._given
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["Ask first.", 7, LoadedSkill(name="b>", description="x", body="x"), SkillInfo(name="boats", description="x")],
+)
+async def test_a_provider_that_gives_something_else_is_said_to(given: Any) -> None:
+    skipper = agent(skills=_Odd(given), preload_skills=["boats"])
+    async with Executor.open("memory://", agents=[skipper]) as helix:
+        failed = await (await helix.execute(skipper, "Go", "s-1")).result()
+    assert isinstance(failed, Failed)
+    assert (failed.code, "get_skill('boats') has to give a LoadedSkill" in failed.error) == ("skills_unavailable", True)
+    load, read = skill_tools(_Odd(given))
+    with pytest.raises(TypeError, match="has to give a LoadedSkill"):
+        await load.call(ToolContext.standalone(), {"name": "boats"})
+    with pytest.raises(TypeError, match="has to give a text or None, and gave a bytes"):
+        await skill_tools(_Odd(b"x"))[1].call(ToolContext.standalone(), read.parse({"skill": "boats", "path": "x"}))

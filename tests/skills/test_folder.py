@@ -1,7 +1,9 @@
 """Skills in folders: what is found, what is left out, and that nothing outside of a skill is ever read."""
 
 import logging
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,10 +80,11 @@ async def test_what_changes_in_a_folder_is_seen_by_the_next_who_looks(
     ("text", "reason"),
     [
         (TEXT.replace("name: {name}", "name: other"), "its name is 'other', and its folder is 'bad'"),
-        (TEXT.replace("name: {name}", "name: 7"), "its name is 7"),
-        (TEXT.replace("name: {name}", "nome: {name}"), "its name is None"),
+        (TEXT.replace("name: {name}", "name: [7]"), "its name is no text, but of type list"),
+        (TEXT.replace("name: {name}", "nome: {name}"), "it has no name"),
         ("---\nname: {name}\ndescription: Use: always\n---\nDo.", "its front matter is no YAML"),
-        ("---\nname: {name}\ndescription: 2026-99-99\n---\nDo.", "its front matter is no YAML"),
+        ("---\nname: {name}\ndescription: " + "[" * 500 + "\n---\nDo.", "its front matter is no YAML"),
+        ("---\nname: {name}\ndescription: Fine.\nx: " + "x" * 20_000 + "\n---\nDo.", "more than 20,000 characters"),
         ("---\n- name\n---\nDo.", "is no mapping"),
         ("---\nname: {name}\ndescription: Fine.\n---\n \n", "there is no text"),
         ("---\nname: {name}\ndescription: Fine.\n", "does not end"),
@@ -143,3 +146,19 @@ async def test_an_agent_reads_from_a_folder_and_one_that_is_not_there_fails_its_
         write(tmp_path / "skills", "tides")
         assert isinstance(await (await helix.retry(agent, "s-1")).result(), Completed)
     assert '<skill name="tides" loaded="true">\n# tides' in script.requests[0].instructions
+
+
+async def test_a_folder_that_may_not_be_looked_into_is_no_reason_to_leave_out_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("closed", "tides"):
+        write(tmp_path, name)
+    look = os.stat
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        if "closed" in str(path) and "SKILL.md" in str(path):
+            raise PermissionError(13, "Permission denied", path)
+        return look(path, **options)
+
+    monkeypatch.setattr("os.stat", stat)
+    assert await names(SkillFolder(tmp_path)) == ["tides"]

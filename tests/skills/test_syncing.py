@@ -1,7 +1,12 @@
 """Which skills are fetched, from where, and which are refused."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +14,8 @@ import pytest
 
 from helix_agents.domain.errors import DefinitionError, HelixError, SkillSourceError
 from helix_agents.skills import git as git_program
+from helix_agents.skills import swapping
+from helix_agents.skills.fetching import hash_of
 from helix_agents.skills.syncing import EntryReport, sync_skills
 from tests.skills.repository import Repository, files_in, skill, write
 
@@ -75,12 +82,121 @@ def test_what_would_leave_its_folder_is_not_fetched(place: Path, served: Reposit
     write(place, sea={"type": "git", "url": served.url, "include": ["boats"]})
     sync(place)
     lock = place / "helix.skills.lock"
-    leads_out = lock.read_text().replace('"sea"', '"../../here"')
-    for text in (leads_out, '{"format": "helix-skills-lock/1", "entries": 7}', "{}", "[", '{"format": "x/9"}'):
+    locked = json.loads(lock.read_bytes())["entries"]["sea"]
+    leads_out = json.dumps({"format": "helix-skills-lock/1", "entries": {"../../here": locked}})
+    # Behind an address git would take it for an option, and run it.
+    runs = {**locked, "commit": f"--upload-pack=touch {place / 'ran'}; git-upload-pack"}
+    shutil.rmtree(place / "skills")
+    is_option = json.dumps({"format": "helix-skills-lock/1", "entries": {"sea": runs}})
+    also = json.dumps(
+        {"format": "helix-skills-lock/1", "entries": {"sea": {**runs, "commit": "0" * 40, "plugin_commit": "-x"}}}
+    )
+    for text in (
+        leads_out,
+        is_option,
+        also,
+        '{"format": "helix-skills-lock/1", "entries": 7}',
+        "{}",
+        "[",
+        '{"format": "x/9"}',
+    ):
         lock.write_text(text)
         with pytest.raises(DefinitionError, match=r"[Dd]elete it, and sync"):
             sync(place)
+    assert sorted(files_in(place)) == ["helix.skills.json", "helix.skills.lock"]
+
+
+def test_what_nobody_would_see_or_read_is_not_fetched(place: Path, served: Repository) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    for path, text, teaches in (
+        ("skills/boats/big.bin", pointer, "skills/boats/big.bin is in Git LFS"),
+        ("skills/boats/a\nb.md", "x", "no path that stays in its folder, and that everybody sees"),
+        (
+            "skills/boats/SKILL.md",
+            "---\nname: [&a x]\n---\nx",
+            "skills/boats/SKILL.md is no skill: its name is no text",
+        ),
+    ):
+        served.commit({path: text})
+        write(place, sea={"type": "git", "url": served.url})
+        with pytest.raises(SkillSourceError, match=teaches):
+            sync(place)
+        # Of a skill that is not wanted, nothing matters.
+        write(place, sea={"type": "git", "url": served.url, "include": ["tides"]})
+        assert sync(place)[0].skills == ("tides",)
+        (served.clone / path).unlink()
+    assert hash_of({"a": {"b": b"1", "c": b"2"}}) != hash_of({"a": {f"b\n{sha256(b'2').hexdigest()}  a/c": b"1"}})
+
+
+DIES = """
+import os, sys
+from pathlib import Path
+from helix_agents.skills import syncing
+
+place = Path(sys.argv[1])
+changes = {"os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
+swaps = "ctypes.dlopen"
+
+def files():
+    there = (place / "skills" / "sea").rglob("*")
+    return {str(each): each.read_bytes() for each in there if each.is_file()}
+
+before, seen, died = files(), [], 0
+for n in range(1, 100):
+    child = os.fork()
+    if child == 0:
+        left = n
+        def hook(event, args):
+            global left
+            left -= event == swaps or (event in changes and str(place) in str(args[0]))
+            if left == 0:
+                os._exit(9)
+        sys.addaudithook(hook)
+        list(syncing.sync_skills(place / "helix.skills.json", upgrade=True))
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 9), code
+    if files() not in seen:
+        seen.append(files())
+    if code == 0:
+        break
+    died += 1
+print(died, len(seen), all(seen), before in seen)
+"""
+
+
+def test_a_sync_that_is_killed_leaves_the_old_skills_or_the_new_ones(place: Path, served: Repository) -> None:
+    """It is killed before each step that changes something in the folder."""
+    write(place, sea={"type": "git", "url": served.url})
+    sync(place)
+    served.commit({"skills/tides/SKILL.md": skill("tides", "Do it better."), "skills/whales/SKILL.md": skill("whales")})
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, str(place)], capture_output=True, text=True, check=False, timeout=60
+    )
+    died, kinds, always_there, begins = done.stdout.split()
+    assert (int(died) >= 3, kinds, always_there, begins) == (True, "2", "True", "True"), done
+    # What the dead left behind goes with the next that is written.
+    assert list((place / "skills").glob(".helix-*"))
+    for left in (place / "skills").glob(".helix-*"):
+        os.utime(left, (0, 0))
+    served.commit({"skills/tides/SKILL.md": skill("tides", "Do it best.")})
+    assert [report.written for report in sync_skills(place / "helix.skills.json", upgrade=True)] == [True]
+    assert os.listdir(place / "skills") == ["sea"]
+
+
+def test_where_folders_cannot_be_exchanged_they_are_moved(
+    place: Path, served: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swapping, "_exchange", lambda *_: False)
+    write(place, sea={"type": "git", "url": served.url})
+    sync(place)
+    write(place, sea={"type": "git", "url": served.url, "include": ["boats"]})
+    sync(place)
     assert sorted(files_in(place / "skills")) == ["sea/boats/SKILL.md"]
+    shutil.rmtree(place / "skills")
+    (place / "skills").write_text("in the way")
+    with pytest.raises(DefinitionError, match="it cannot be written: "):
+        sync(place)
 
 
 def test_what_a_list_from_elsewhere_names_is_not_looked_for_on_this_machine(served: Repository, tmp_path: Path) -> None:
@@ -107,6 +223,8 @@ def test_what_cannot_be_fetched_is_told(place: Path, served: Repository, monkeyp
         ({"skills_dir": "../x"}, "no path inside the repository"),
         ({"sha": "abc123"}, "no full id of a commit"),
         ({"ref": "+main:main"}, "no name of a branch or a tag"),
+        ({"ref": "-x"}, "no name of a branch or a tag"),
+        ({"ref": "main@{1}"}, "no name of a branch or a tag"),
         ({"url": "--upload-pack=x"}, "no address of a git repository"),
         ({"include": ["Tides"]}, "'Tides' in include is no name of a skill"),
     ):
@@ -115,7 +233,7 @@ def test_what_cannot_be_fetched_is_told(place: Path, served: Repository, monkeyp
     secret = refused(DefinitionError, sea={**sea, "url": "https://ann:hunter2@example.com/x.git"})
     assert ("credential helper" in secret, "hunter2" in secret) == (True, False)
     for wrong, teaches in (
-        ({"ref": "v9"}, "couldn't find remote ref v9"),
+        ({"ref": "@sea/skills@9.0+1"}, "couldn't find remote ref @sea/skills@9.0+1"),
         ({"sha": "0" * 40}, f"it has no commit {'0' * 40}"),
         ({"include": ["whales"]}, "it has no skill 'whales'; it has: boats, tides"),
         ({"skills_dir": "docs"}, "it has no skills there"),

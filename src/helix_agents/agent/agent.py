@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeAlias, cast
 from typing_extensions import TypeForm, TypeVar
 
 from helix_agents.agent.agent_checks import check_definition
+from helix_agents.agent.budgets import check_prices
 from helix_agents.agent.calling import call_quick
 from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent, companion_tools
@@ -23,6 +24,7 @@ from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.state_type import NoState, StateT, StateType, state_type_of
 from helix_agents.agent.tools import Capabilities, Tool
 from helix_agents.agent.workspace import Workspace
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import (
     InvalidStateError,
     StateSchemaChangedError,
@@ -32,6 +34,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.domain.writes import AppendToNonListError, Delete, StepWrites, apply_writes, difference
 from helix_agents.ports.llm import FINISH_TOOL, LLMAdapter, ModelSettings, ToolSpec
+from helix_agents.ports.prices import Prices
 from helix_agents.ports.skills import SkillProvider
 
 Instructions: TypeAlias = str | Callable[[RunContext[StateT, DepsT]], Awaitable[str] | str]
@@ -70,6 +73,9 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         migrate_state: Turns state stored by an earlier version, or state that no longer fits, into the present form.
         settings: How the model should answer.
         max_steps: How many steps one turn may take.
+        budget: What the models of one turn may use, in tokens, dollars or calls; see `Budget`.
+        prices: What its models cost in dollars: a function of a model's name and its tokens that says None where it
+            does not know. Without it, the price list that comes with the providers' extras is asked.
         stop_when: Looks at each whole step as it is committed; true, or a reason, ends the turn.
         retries: How often per turn the model may correct its call of one tool, unless the tool says otherwise.
         output_retries: How often the model is reminded or corrected before a run without valid output fails.
@@ -99,6 +105,8 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     migrate_state: MigrateState[AgentStateT] | None = None
     settings: ModelSettings = field(default_factory=ModelSettings)
     max_steps: int = 20
+    budget: Budget | None = None
+    prices: Prices | None = None
     stop_when: StopWhen[AgentStateT] | None = None
     retries: int = 2
     output_retries: int = 2
@@ -121,6 +129,8 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
             object.__setattr__(self, "skills", tuple(self.skills))
         # What cannot be worked out is an error of the definition, so it has to come up now.
         _ = self.state_type, self.output_type, self.session_ttl_ms, self.pending_deadline_ms, self.companion_tools
+        if self.budget is not None:
+            self.check_priced(self.budget, f"Agent {self.name!r}")
 
     def __repr__(self) -> str:
         return f"<agent {self.name!r} version {self.version}>"
@@ -153,6 +163,20 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
             None if self.memory is None else self.memory.model,
         )
         return (*models_in(self.model), *(each for other in others if other is not None for each in models_in(other)))
+
+    def check_priced(self, budget: Budget, subject: str) -> None:
+        """Refuse a budget in dollars that models without a price would be asked on.
+
+        Raises:
+            DefinitionError: names one of them, and what to do.
+        """
+        if budget.cost_usd is None:
+            return
+        from helix_agents.agent.registry import AgentRegistry
+
+        spenders = AgentRegistry((self,)).everyone() if budget.scope == "tree" else (self,)
+        for each in spenders:
+            check_prices(each.models, each.prices, subject, each.name)
 
     @cached_property
     def companion_tools(self) -> tuple[Tool[..., Any], ...]:

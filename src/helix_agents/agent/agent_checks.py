@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from helix_agents.agent.budgets import check_budget
 from helix_agents.agent.calling import is_async, is_generator
 from helix_agents.agent.choices import check_whole
 from helix_agents.agent.compaction import Compaction
@@ -36,7 +37,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
         raise DefinitionError(subject, "instructions is a text, or a function of the run that returns one.")
     if not isinstance(given["description"], str):
         raise DefinitionError(subject, f"description={given['description']!r} is no text.")
-    for option in ("stop_when", "migrate_state"):
+    for option in ("stop_when", "migrate_state", "prices"):
         if given[option] is not None and not callable(given[option]):
             raise DefinitionError(subject, f"{option}={given[option]!r} is no function.")
         if given[option] is not None and is_async(given[option]):
@@ -45,6 +46,8 @@ def check_definition(given: Mapping[str, Any]) -> None:
             raise DefinitionError(
                 subject, f"{option} is a generator, which runs nothing when it is called; use return."
             )
+    if given["budget"] is not None:
+        check_budget(given["budget"], subject)
     _check_compaction(given["compaction"], subject)
     check_memory(given["memory"], subject)
     if given["memory"] is not None and given["memory"].model is not None:

@@ -120,7 +120,8 @@ class RunTrace(msgspec.Struct, frozen=True, kw_only=True):
 
     All sessions of one tree share a `trace_id`, however many processes and services they pass through; below
     `parent_span_id` hangs a conversation that another service began. `started_at` is in milliseconds, the same for each
-    attempt. A run that works for a call of another agent has that call's `errand`.
+    attempt; a turn that waited in the queue before that was asked for at `queued_at`. A run that works for a call of
+    another agent has that call's `errand`.
     """
 
     trace_id: str
@@ -130,6 +131,7 @@ class RunTrace(msgspec.Struct, frozen=True, kw_only=True):
     parent_span_id: str | None = None
     previous_run_id: RunId | None = None
     errand: str | None = None
+    queued_at: int | None = None
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):

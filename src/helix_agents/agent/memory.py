@@ -57,8 +57,9 @@ class AgentMemory(Protocol):
         """What is remembered that has to do with a question, without what the model was told already."""
         ...
 
-    async def lesson(self, context: RunContext[Any, Any], conversation: str) -> Lesson | None:
-        """What to ask of a conversation; None where there is nobody to remember anything of."""
+    async def lesson(self, context: RunContext[Any, Any], conversation: str, once: str) -> Lesson | None:
+        """What to ask of a conversation; None where there is nobody to remember anything of. What was kept under this
+        `once` before is not known yet: it will be replaced."""
         ...
 
     async def learn(

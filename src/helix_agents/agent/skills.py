@@ -84,8 +84,10 @@ GivenSkills: TypeAlias = SkillProvider | Sequence[Skill]
 
 def problem_with_skill(name: object, description: object) -> str | None:
     """Why nobody can have a skill like this; None where it is fine."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        return f"its name is {name!r}, and has to be 1 to 64 of the characters a-z, 0-9 and -"
+    if not isinstance(name, str):
+        return "it has no name" if name is None else f"its name is no text, but of type {type(name).__name__}"
+    if not _NAME.fullmatch(name):
+        return f"its name is {name[:80]!r}, and has to be 1 to 64 of the characters a-z, 0-9 and -"
     if not isinstance(description, str) or not description.strip():
         return "it has no description, by which a model decides when to read it"
     if len(description) > LONGEST_DESCRIPTION:
@@ -94,6 +96,20 @@ def problem_with_skill(name: object, description: object) -> str | None:
             f"{LONGEST_DESCRIPTION} are the most; put the rest into the body"
         )
     return None
+
+
+async def skill_of(provider: SkillProvider, name: str) -> LoadedSkill | None:
+    """The text of a skill; None if there is no such skill.
+
+    Raises:
+        TypeError: the provider gave something else.
+    """
+    found: Any = await provider.get_skill(name)
+    if found is None or (
+        isinstance(found, LoadedSkill) and found.name == name and isinstance(cast("object", found.body), str)
+    ):
+        return found
+    raise TypeError(f"get_skill({name!r}) has to give a LoadedSkill of this name with a text, or None")
 
 
 def inside(path: str) -> str | None:
@@ -255,7 +271,11 @@ def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
         if end_line is not None and end_line < first:
             raise ToolFailed(f"Line {end_line} is before line {first}.")
         is_part = start_line is not None or end_line is not None
-        text = await provider.read_resource(skill, path, LineRange(first=first, last=end_line) if is_part else None)
+        text: Any = await provider.read_resource(
+            skill, path, LineRange(first=first, last=end_line) if is_part else None
+        )
+        if not isinstance(text, str | None):
+            raise TypeError(f"read_resource has to give a text or None, and gave a {type(text).__name__}")
         if text is None:
             found = await _found(provider, skill)
             raise ToolFailed(f"The skill {skill!r} has no file {path!r}. {_there_are('It has', found.files)}")
@@ -273,7 +293,7 @@ def _loads_in(messages: Sequence[Message]) -> Iterator[ToolMessage]:
 
 
 async def _found(provider: SkillProvider, name: str) -> LoadedSkill:
-    found = await provider.get_skill(name)
+    found = await skill_of(provider, name)
     if found is None:
         known = sorted(each.name for each in await provider.list_skills())
         raise ToolFailed(f"There is no skill {name!r}. {_there_are('There are', known)}")

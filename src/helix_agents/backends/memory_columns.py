@@ -1,6 +1,6 @@
 """How a memory lies in the columns of a table, the same in every database."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -44,6 +44,8 @@ def columns_of(memory: MemoryRecord) -> tuple[Any, ...]:
     )
 
 
-def scope_word(namespace: str, entity: EntityId) -> str:
-    """One word that stands for an entity of a namespace in an index of words."""
-    return sha256(encode([namespace, entity])).hexdigest()[:32]
+def in_scope(words: Iterable[str], namespace: str, entity: EntityId) -> list[str]:
+    """Words as those of one entity in a namespace, for an index that is about all of them. Who finds memories by them
+    looks whose they are, too: two entities may come to the same beginning."""
+    scope = sha256(encode([namespace, entity])).hexdigest()[:12]
+    return [f"{scope}{word}" for word in words]

@@ -165,6 +165,9 @@ def record_of(row: SessionColumns) -> SessionState:
         tags=tuple(decode_json(row.tags)) if row.tags else (),
         metadata=decode_json(row.metadata) if row.metadata else {},
         workspace_ref=detail.workspace_ref,
+        budget=detail.budget,
+        spent=detail.spent,
+        queued_at=detail.queued_at,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.chunks import CheckpointCreated, StepCommitted, StreamChunk
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import (
@@ -152,8 +153,10 @@ class StartRun(Record):
     With `stream` the run becomes the writer of its stream in the same transaction, and the stream is active; a store
     that cannot do that leaves it to whoever drives the run (`RunStartCommitted.stream`).
 
+    `budget` is what its caller gave for the turn. What the turn spent is counted anew, unless it keeps its steps.
+
     With `queued` the run is one that waited in the session's queue: it leaves the queue with its start, and is refused
-    where somebody took it from there.
+    where somebody took it from there. `queued_at` is since when it waited.
     """
 
     session_id: SessionId
@@ -185,6 +188,8 @@ class StartRun(Record):
     ref_updates: tuple[SubSessionRefUpdate, ...] = ()
     stream: StreamClaim | None = None
     queued: bool = False
+    queued_at: int | None = None
+    budget: Budget | None = None
 
 
 class RunStartCommitted(Record):

@@ -1,5 +1,7 @@
 """Memories: what is known of somebody beyond one conversation, and what a write to it means."""
 
+import math
+from array import array
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Literal, NamedTuple, TypeAlias
@@ -21,6 +23,9 @@ MOST_CHARACTERS = 8_000
 """Of one memory. A memory is a fact or two; longer texts are documents, and most embedders read no more at once."""
 
 MOST_METADATA_BYTES = 16_000
+
+MOST_DIMENSIONS = 16_000
+"""Of a vector; databases compare no longer ones."""
 
 
 class MemoryRecord(Record):
@@ -82,11 +87,12 @@ class UpdateMemory(Record):
 
 
 class MemoryEmbedding(NamedTuple):
-    """What an embedder made of one version of a memory's text."""
+    """What an embedder made of a memory's text. It is known by the text itself: versions begin anew with a memory that
+    was deleted and saved again."""
 
     entity: EntityId
     id: MemoryId
-    version: int
+    text: str
     embedded_by: str
     vector: bytes
 
@@ -175,12 +181,17 @@ def check_embedding(embedding: MemoryEmbedding) -> None:
     """Whatever an embedder hands in."""
     check_id(embedding.entity, "entity")
     check_id(embedding.id, "memory id")
-    check_number(embedding.version, "version of a memory")
+    check_text(embedding.text)
     check_name(embedding.embedded_by, "name of an embedder")
     if not embedding.embedded_by:
         raise InvalidInputError("embedding", "it does not say who made it")
     if not embedding.vector or len(embedding.vector) % 4:
         raise InvalidInputError("embedding", f"{len(embedding.vector)} bytes are no vector of 32-bit numbers")
+    values = array("f", embedding.vector)
+    if len(values) > MOST_DIMENSIONS:
+        raise InvalidInputError("embedding", f"it has {len(values)} dimensions, at most {MOST_DIMENSIONS} are compared")
+    if not all(map(math.isfinite, values)):
+        raise InvalidInputError("embedding", "one of its values is no number")
 
 
 def plan_save(
@@ -226,7 +237,7 @@ def plan_update(request: UpdateMemory, stored: MemoryRecord | None, now: int) ->
 
 def fits(embedding: MemoryEmbedding, stored: MemoryRecord | None) -> bool:
     """Whether an embedding is of the text that is stored."""
-    return stored is not None and stored.version == embedding.version
+    return stored is not None and stored.text == embedding.text
 
 
 def _with(stored: MemoryRecord, text: str, metadata: dict[str, JSON], now: int) -> MemoryRecord:

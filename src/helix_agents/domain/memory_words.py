@@ -3,13 +3,30 @@
 import re
 import unicodedata
 
-_RUN = re.compile(r"[^\W_]+")
-# Scripts that leave no blanks between words: Thai, Lao, Khmer, kana, Han and their extensions.
+# Scripts that leave no blanks between words: Thai, Lao, Burmese, Khmer, kana, Han and their extensions.
 _UNSPACED = re.compile(
-    r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff]+"
 )
-_ACCENTS = re.compile(r"[\u0300-\u036f]")
+# Marks that many leave out when they write: accents, and the points of Hebrew and Arabic; and those that say how a sign
+# looks. Those of other scripts are vowels, without which a word is another one.
+_LEFT_OUT = re.compile(
+    r"[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
+    r"\u180b-\u180f\u20d0-\u20ff\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
 _LONGEST = 64
+
+
+class _Parted(dict[int, str]):
+    """What each character is in words: letters, digits and the marks on them themselves, and all others a blank."""
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        self[code] = sign if unicodedata.category(sign)[0] in "LNM" else " "
+        return self[code]
+
+
+_PARTED = _Parted()
 
 # Words that stand in any sentence. A memory that shares only these with a question has nothing to do with it.
 _WORDS_THAT_SAY_NOTHING = """
@@ -32,9 +49,9 @@ _SAYS_NOTHING = frozenset(_WORDS_THAT_SAY_NOTHING.split())
 
 def words_of(text: str) -> tuple[str, ...]:
     """The words of a text, each once, in their order."""
-    plain = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", text.casefold())))
+    plain = unicodedata.normalize("NFC", _LEFT_OUT.sub("", unicodedata.normalize("NFKD", text.casefold())))
     found: dict[str, None] = {}
-    for run in _RUN.findall(plain):
+    for run in plain.translate(_PARTED).split():
         for word in _parts(run):
             if word not in _SAYS_NOTHING:
                 found[_stem(word)[:_LONGEST]] = None
@@ -42,7 +59,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def _parts(run: str) -> list[str]:
-    """The words in a run of letters and digits; where no blanks part them, every two characters that stand together."""
+    """The words in a run without blanks; where no blanks part them, every two characters that stand together."""
     parts: list[str] = []
     at = 0
     for unspaced in _UNSPACED.finditer(run):

@@ -18,18 +18,22 @@ _OPENING = (
 )
 
 
-def recollection_message(memories: Sequence[MemoryRecord]) -> UserMessage:
-    """Memories as they stand in a transcript, which keeps the version of each that was told."""
+def recollection_message(memories: Sequence[MemoryRecord], told_to: str | None = None) -> UserMessage:
+    """Memories as they stand in a transcript, which keeps the version of each that was told, and to which user."""
     lines = "\n".join(f"- ({each.day}) {' '.join(each.text.split())}" for each in memories)
     told: dict[str, JSON] = {each.id: each.version for each in memories}
-    return UserMessage(
-        content=f"{_OPENING}\n\n{lines}", hidden=True, metadata={"helix": RECOLLECTION, "memories": told}
-    )
+    about: dict[str, JSON] = {"helix": RECOLLECTION, "memories": told, "told_to": told_to}
+    return UserMessage(content=f"{_OPENING}\n\n{lines}", hidden=True, metadata=about)
 
 
 def is_recollection(message: Message) -> bool:
     """Whether a message tells what is remembered."""
     return isinstance(message, UserMessage) and message.metadata.get("helix") == RECOLLECTION
+
+
+def is_told_to_another(message: Message, user_id: str | None) -> bool:
+    """Whether a message tells what is remembered of somebody else: a branch of a session may be another user's."""
+    return is_recollection(message) and message.metadata.get("told_to", user_id) != user_id
 
 
 def told_in(messages: Iterable[Message]) -> Mapping[MemoryId, int]:

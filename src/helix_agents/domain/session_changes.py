@@ -130,6 +130,9 @@ def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
         metadata=given.metadata,
         workspace_ref=given.workspace_ref,
         resumed=given.resumed,
+        budget=given.budget,
+        spent=given.spent,
+        queued_at=given.queued_at,
     )
 
 
@@ -214,6 +217,9 @@ def started(
         step_count=session.step_count if start.keep_step_count else 0,
         resume_count=session.resume_count + start.count_resume,
         resumed=start.count_resume,
+        budget=start.budget,
+        spent=session.spent if start.keep_step_count else None,
+        queued_at=start.queued_at,
         output=None,
         error=None,
         failure_reason=None,

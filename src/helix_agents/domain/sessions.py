@@ -2,6 +2,7 @@
 
 from typing import Literal, TypeAlias
 
+from helix_agents.domain.budgets import Budget, Spent
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import PendingCall
@@ -116,7 +117,9 @@ class SessionState(Record):
     """A session as the store knows it.
 
     `resumed` says that its current run goes on with what an earlier one left. Its state is of `agent_version`; of which
-    it was before, `earlier_versions` say, oldest first, for whoever goes back to it.
+    it was before, `earlier_versions` say, oldest first, for whoever goes back to it. `budget` is what the caller of its
+    turn gave for it, `spent` what the turn used, which is counted only where there is a budget. `queued_at` is when
+    the turn was asked for that had to wait in the queue.
 
     Pending calls, ownership, completed markers and the interrupt flag are rows of their own that others may write
     at any time: `load_state` assembles them here and `save_state` ignores them.
@@ -158,6 +161,9 @@ class SessionState(Record):
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
     workspace_ref: WorkspaceRef | None = None
+    budget: Budget | None = None
+    spent: Spent | None = None
+    queued_at: int | None = None
     created_at: int = 0
     updated_at: int = 0
 
@@ -177,6 +183,9 @@ class SessionDetail(Record):
     tracing_context: TracingContext | None = None
     workspace_ref: WorkspaceRef | None = None
     resumed: bool = False
+    budget: Budget | None = None
+    spent: Spent | None = None
+    queued_at: int | None = None
 
     @classmethod
     def of(cls, state: SessionState) -> "SessionDetail":
@@ -193,6 +202,9 @@ class SessionDetail(Record):
             tracing_context=state.tracing_context,
             workspace_ref=state.workspace_ref,
             resumed=state.resumed,
+            budget=state.budget,
+            spent=state.spent,
+            queued_at=state.queued_at,
         )
 
 

@@ -1,7 +1,5 @@
 """The skills a run has settled on: a hidden message of the engine, which the model reads in its instructions."""
 
-from collections.abc import Iterable
-
 from helix_agents.domain.messages import Message, UserMessage
 
 SKILLS = "skills"
@@ -18,10 +16,3 @@ def skills_told_by(message: Message) -> str | None:
     if type(message) is UserMessage and message.hidden and message.metadata.get("helix") == SKILLS:
         return message.content if isinstance(message.content, str) else None
     return None
-
-
-def tells_of_skills(messages: Iterable[Message]) -> bool:
-    """Whether skills were ever settled on in a conversation."""
-    # Asked of every transcript that is taken in hand, so nothing but its hidden messages is looked at closely.
-    hidden = [each for each in messages if type(each) is UserMessage and each.hidden]
-    return any(skills_told_by(each) is not None for each in hidden)

@@ -32,6 +32,15 @@ class TokenCount(Record):
             total=self.total + other.total,
         )
 
+    def __sub__(self, other: "TokenCount") -> "TokenCount":
+        return TokenCount(
+            prompt=self.prompt - other.prompt,
+            completion=self.completion - other.completion,
+            reasoning=self.reasoning - other.reasoning,
+            cached=self.cached - other.cached,
+            total=self.total - other.total,
+        )
+
 
 class UsageEntry(Record):
     """One thing that was used. Run, attempt, step and `n` make it unique, so a replay never counts twice.

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
+from helix_agents.domain.budgets import Spending
 from helix_agents.domain.entries import Change
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.memories import MemoryId
@@ -89,7 +90,8 @@ class Note(Record):
     `writes` are those of hooks and `usage` what they counted, `notices` hidden messages the model will see,
     `late_answers` the calls they tell of, `stale_effects` entries of the ledger that nobody comes back to.
     A call may leave word that its outcome is `unknown`, with which `input` it was begun, and whether a person had
-    `edited` that; or which child it `waits_for`. `remembered` are the memories that were made of the turn.
+    `edited` that; or which child it `waits_for`. `remembered` are the memories that were made of the turn,
+    `spending` is what a sub-agent used so far.
     `workspace` is the session's as of this step, and `changes_files` says that a call may have changed its files.
     """
 
@@ -105,6 +107,7 @@ class Note(Record):
     edited: bool = False
     waits_for: ChildWait | None = None
     remembered: tuple[MemoryId, ...] | None = None
+    spending: Spending | None = None
     workspace: WorkspaceRef | None = None
     changes_files: bool = False
 
@@ -120,6 +123,9 @@ COMPACTING = "__compact__"
 
 REMEMBERING = "__remember__"
 """The note that is left when memories were made of a turn, before the commit that ends it."""
+
+SPENDING = "__spent__"
+"""Begins the names of notes by which sub-agents say what they used; then comes the run that their turn began with."""
 
 WORKSPACE = "__workspace__"
 """The note of whoever opened the session's workspace, or brought it back to what it was."""

@@ -21,6 +21,7 @@ from helix_agents.agent.hook_events import HookEvent
 from helix_agents.agent.hooks import HookFailure, HookOrder
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.surroundings import Surroundings
+from helix_agents.domain.budgets import Spending
 from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, SubagentEnd, ToolEnd, ToolError
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import ChunkTooLargeError
@@ -30,18 +31,17 @@ from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
-from helix_agents.domain.skills import tells_of_skills
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.traces import trace_of
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.children.errands import errand_of_run
-from helix_agents.engine.desk import CHANGING, WORKSPACE, Desk, Failure, Note, RestingReply
+from helix_agents.engine.desk import CHANGING, SPENDING, WORKSPACE, Desk, Failure, Note, RestingReply
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.call_ids import CallIds
 from helix_agents.engine.steps.corrections import Corrections
-from helix_agents.engine.steps.shown import Shown
+from helix_agents.engine.steps.shown import Shown, has_to_be_picked
 from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.engine.workspace_in_hand import WorkspaceInHand
 from helix_agents.ports.llm import LLMAdapter
@@ -62,6 +62,13 @@ class OfHooks(NamedTuple):
 
     writes: StepWrites = NO_WRITES
     usage: tuple[UsageEntry, ...] = ()
+
+
+class OpenStep(NamedTuple):
+    """The step that a run is in, and how often it was looked at since its model replied."""
+
+    step: int
+    round: int
 
 
 class Notes:
@@ -89,8 +96,10 @@ class RunScope:
     calls as they were read for the plan, for whoever runs them first. A scope `is_shared` when other processes run
     effects of the same attempt: what rests at the desk was then said before. `stream_ended`: the run's last commit
     brought its stream to rest, too. `shown` is what the model is shown of the transcript where that is not all of it:
-    summaries stand for a part of it, and what was told of skills stands in the instructions. `told_with_reply` are the
-    notices that rest with the reply to which they were told; others have a note.
+    summaries stand for a part of it, what was told of skills stands in the instructions, and what another user was told
+    is left out. `told_with_reply` are the notices that rest with the reply to which they were told; others have a note.
+    `budgets` are what the agent and the caller of the turn gave it; where it `shares_budget`, its sub-agents spend from
+    one of them, too.
     """
 
     def __init__(
@@ -125,12 +134,17 @@ class RunScope:
         self.deps = deps
         self.parent = parent
         self.delegated_by = delegated_by
+        self.budgets = tuple(each for each in (agent.budget, session.budget) if each is not None)
+        self.shares_budget = any(budget.scope == "tree" for budget in self.budgets)
+        self.spends_from_above: bool = parent is not None and (parent.shares_budget or parent.spends_from_above)
+        self.counts_spending = bool(self.budgets) or self.spends_from_above
         self.depth: int = _depth_above(session) if parent is None else parent.depth + 1
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
         self.corrections = Corrections(transcript)
-        picks = agent.compaction is not None or agent.skill_provider is not None or tells_of_skills(transcript)
-        self.shown = Shown(transcript) if picks else None
+        picks = agent.compaction is not None or agent.skill_provider is not None
+        picks = picks or has_to_be_picked(transcript, session.user_id)
+        self.shown = Shown(transcript, session.user_id) if picks else None
         self.failure: Failure | None = None
         self.remembered: tuple[MemoryId, ...] | None = None
         self.workspace = WorkspaceInHand(session.workspace_ref)
@@ -202,6 +216,24 @@ class RunScope:
     def noted_usage(self) -> tuple[UsageEntry, ...]:
         """What hooks counted that ran between two commits."""
         return tuple(entry for note in self._notes.values() for entry in note.usage)
+
+    @property
+    def spending_below(self) -> dict[RunId, Spending]:
+        """What sub-agents of this step used, as far as they left word here."""
+        noted = ((name, note.spending) for name, note in self._notes.items())
+        return {name.removeprefix(SPENDING): spending for name, spending in noted if spending is not None}
+
+    @property
+    def counts_dollars(self) -> bool:
+        """Whether somebody wants to know what models cost."""
+        above = self.parent is not None and self.spends_from_above and self.parent.counts_dollars
+        return above or any(budget.cost_usd is not None for budget in self.budgets)
+
+    @property
+    def open_step(self) -> OpenStep:
+        """Where the run stands since its last commit."""
+        held = self.session.suspension_context
+        return OpenStep(self.session.step_count + 1, 0) if held is None else OpenStep(held.step, held.round + 1)
 
     async def note(self, step: int, name: str, note: Note) -> None:
         """Keep something for the next commit, wherever it is made; under the same name it replaces what was there."""
@@ -541,11 +573,15 @@ def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
         parent_span_id=None if context is None else context.parent_span_id,
         previous_run_id=run.previous_run_id,
         errand=errand_of_run(session, run),
+        queued_at=session.queued_at,
     )
 
 
 def _end_told_by(chunk: EndOfCall) -> bytes:
-    told = chunk.error if isinstance(chunk, ToolError) else chunk.result if isinstance(chunk, ToolEnd) else None
+    if isinstance(chunk, SubagentEnd):
+        # Calls go by the same ids again after a rewind; the children that are made for them do not.
+        return encode([type(chunk).__name__, chunk.child_session_id])
+    told = chunk.error if isinstance(chunk, ToolError) else chunk.result
     return encode([type(chunk).__name__, chunk.tool_call_id, told])
 
 

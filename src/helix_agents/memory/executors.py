@@ -52,21 +52,24 @@ class BackgroundEmbeddingExecutor(EmbeddingExecutor):
     async def submit(self, embedding: Embedding) -> None:
         """Have it embedded when it is its turn; returns at once."""
         self._waiting.append(embedding)
-        self._workers = {worker for worker in self._workers if not worker.done()}
         if len(self._workers) < self._most:
-            self._workers.add(asyncio.create_task(self._work()))
+            worker = asyncio.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
 
     async def shutdown(self) -> None:
-        if not self._workers:
-            return
-        _, late = await asyncio.wait(self._workers, timeout=self._patience)
-        if late:
-            log_event("memory.embeddings_left", left=len(late) + len(self._waiting))
+        try:
+            async with asyncio.timeout(self._patience):
+                # Whoever is at work may be joined by others meanwhile.
+                while self._workers:
+                    await asyncio.wait(self._workers)
+        except TimeoutError:
+            log_event("memory.embeddings_left", left=len(self._workers) + len(self._waiting))
             self._waiting.clear()
+            late = {*self._workers}
             for worker in late:
                 worker.cancel()
             await asyncio.wait(late, timeout=1)
-        self._workers.clear()
 
     async def _work(self) -> None:
         while self._waiting:

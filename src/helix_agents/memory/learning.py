@@ -97,6 +97,11 @@ def question_about(conversation: str, known: Sequence[MemoryRecord]) -> str:
     return f"What is remembered:\n{facts or '(nothing yet)'}\n\nThe conversation:\n\n{conversation}"
 
 
+def ids_kept_under(once: str) -> list[MemoryId]:
+    """The ids of all memories that can be made of one turn."""
+    return [f"{once}.m{number}" for number in range(MOST_AT_ONCE)]
+
+
 async def keep(
     manager: MemoryManager,
     entity: EntityId,
@@ -113,7 +118,7 @@ async def keep(
     """
     new = _texts(answer.get("save"))
     kept: list[MemoryId] = []
-    ids = [f"{once}.m{number}" for number in range(MOST_AT_ONCE)]
+    ids = ids_kept_under(once)
     # An attempt that died may have found more.
     await manager.delete(entity, *ids[len(new) :])
     for memory_id, text in zip(ids, new, strict=False):

@@ -16,8 +16,15 @@ from helix_agents.domain.memories import EntityId, MemoryId, MemoryRecord
 from helix_agents.domain.records import JSON
 from helix_agents.engine.log import log_exception
 from helix_agents.memory.executors import EmbeddingExecutor, InlineEmbeddingExecutor
-from helix_agents.memory.learning import REMEMBER, MemoryGeneration, keep, question_about
-from helix_agents.memory.memory_manager import LEAST_SIMILARITY, MemoryManager
+from helix_agents.memory.learning import (
+    MOST_AT_ONCE,
+    REMEMBER,
+    MemoryGeneration,
+    ids_kept_under,
+    keep,
+    question_about,
+)
+from helix_agents.memory.memory_manager import LEAST_SIMILARITY, MemoryManager, check_embedder
 from helix_agents.memory.tools import SAVE_MEMORY, SEARCH_MEMORY, Desk, save_tool, search_tool
 from helix_agents.ports.embeddings import EmbeddingAdapter, open_embedder
 from helix_agents.ports.llm import LLMAdapter, ModelSettings
@@ -27,6 +34,8 @@ EntityOf: TypeAlias = Callable[[RunContext[Any, Any]], Awaitable[str | None] | s
 
 # What was saved just now is probably being embedded by whoever saved it.
 LEFT_ALONE_MS = 60_000
+# A janitor has other things to do, too.
+MOST_SWEPT = 500
 # How many related memories the model sees that makes new ones.
 MOST_KNOWN = 20
 # What was said last says best what a conversation is about, and embedders read no more at once.
@@ -88,13 +97,7 @@ class Memory:
             raise DefinitionError("Memory", f"min_similarity={self.min_similarity!r} has to be from -1 to 1.")
         if not isinstance(given["generation"], MemoryGeneration | None):
             raise DefinitionError("Memory", f"generation={self.generation!r} is no MemoryGeneration(…).")
-        if isinstance(given["embedder"], str):
-            prefix, colon, name = given["embedder"].partition(":")
-            if not (prefix and colon and name):
-                problem = f'embedder={self.embedder!r} names no provider; write "openai:text-embedding-3-small".'
-                raise DefinitionError("Memory", problem)
-        elif self.embedder is not None and not callable(getattr(self.embedder, "embed", None)):
-            raise DefinitionError("Memory", f"embedder={self.embedder!r} is neither a name nor an embedder.")
+        check_embedder("Memory", self.embedder)
         if not isinstance(given["tools"], bool) and not {*given["tools"]} <= {*_TOOLS}:
             raise DefinitionError("Memory", f"tools={self.tools!r} is neither True nor False; there are {_TOOLS}.")
 
@@ -107,7 +110,7 @@ class Memory:
     def _made_tools(self) -> tuple[Tool[..., Any], ...]:
         wanted = _TOOLS if self.tools is True else self.tools or ()
         sources = None if self.sources is None else tuple(self.sources)
-        made = (search_tool(self._desk, sources, self.min_similarity), save_tool(self._desk))
+        made = (search_tool(self._desk, sources, self.min_similarity), save_tool(self._desk, sources))
         return tuple(each for each in made if each.name in wanted)
 
     @property
@@ -166,8 +169,9 @@ class Memory:
                 break
         return found
 
-    async def lesson(self, context: RunContext[Any, Any], conversation: str) -> Lesson | None:
-        """What a model is asked that makes memories; it is shown those that it may change: its own."""
+    async def lesson(self, context: RunContext[Any, Any], conversation: str, once: str) -> Lesson | None:
+        """What a model is asked that makes memories; it is shown those that it may change: its own, as they were before
+        an attempt that died."""
         assert self.generation is not None
         desk = await self._desk(context)
         if desk.entity is None:
@@ -176,10 +180,11 @@ class Memory:
             desk.entity,
             conversation[-_ASKED_WITH:],
             sources=(desk.source,),
-            limit=MOST_KNOWN,
+            limit=MOST_KNOWN + MOST_AT_ONCE,
             min_similarity=self.min_similarity,
         )
-        known = tuple(each.memory for each in hits)
+        kept_before = ids_kept_under(once)
+        known = tuple(each.memory for each in hits if each.memory.id not in kept_before)[:MOST_KNOWN]
         text = question_about(conversation, known)
         return Lesson(desk.entity, self.generation.instructions, text, REMEMBER, known)
 
@@ -199,9 +204,13 @@ class Memory:
         )
 
     async def sweep(self, store: MemoryStore) -> None:
-        """Embed what nobody came to: its process died, or the embedder was down."""
-        if self.embedder is not None:
-            await self._manager(store).process_unembedded_memories(older_than_ms=LEFT_ALONE_MS, only_pending=True)
+        """Embed some of what nobody came to: its process died, or the embedder was down. The next call goes on."""
+        if self.embedder is None:
+            return
+        swept = await self._manager(store).process_unembedded_memories(
+            older_than_ms=LEFT_ALONE_MS, only_pending=True, after=self._swept.after, at_most=MOST_SWEPT
+        )
+        self._swept.after = swept.after
 
     async def close(self) -> None:
         """Finish embeddings that are under way, and let go of an embedder that was opened here by its name."""
@@ -237,8 +246,19 @@ class Memory:
         return open_embedder(self.embedder) if isinstance(self.embedder, str) else self.embedder
 
     @cached_property
+    def _swept(self) -> "_Swept":
+        return _Swept()
+
+    @cached_property
     def _executor(self) -> EmbeddingExecutor:
         return self.embedding_executor or InlineEmbeddingExecutor()
+
+
+@dataclass
+class _Swept:
+    """How far this process has come with what nobody embedded."""
+
+    after: tuple[EntityId, MemoryId] | None = None
 
 
 _: type[AgentMemory] = Memory

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from helix_agents.agent.failures import Contained
 from helix_agents.domain.errors import (
     DefinitionError,
     InvalidInputError,
@@ -18,6 +19,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import SessionId, check_id
 from helix_agents.domain.memories import (
+    MOST_DIMENSIONS,
     EntityId,
     MemoryEmbedding,
     MemoryEntity,
@@ -40,6 +42,8 @@ from helix_agents.ports.memory_store import MemoryStore
 from helix_agents.system import RandomIds
 
 LEAST_SIMILARITY = 0.25
+PATIENCE: Mapping[EmbeddingPurpose, float] = {"query": 15.0, "document": 60.0}
+"""For so many seconds an embedder is waited for. Somebody waits for the answer to a question, which words find, too."""
 # From each ranking so many more are looked at than are wanted: what is low in one may be high in the other.
 _LOOKED_AT = 3
 _AT_ONCE = 50
@@ -51,10 +55,30 @@ _IDS: IdSource = RandomIds()
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessedMemories:
-    """How many memories were embedded, and how many could not be and stay pending."""
+    """How many memories were embedded, and how many could not be and stay pending; `after` is where it stopped, None if
+    it came to the end."""
 
     embedded: int = 0
     left: int = 0
+    after: tuple[EntityId, MemoryId] | None = None
+
+
+def check_embedder(subject: str, embedder: object) -> None:
+    """Refuse what is neither the name of an embedder nor one.
+
+    Raises:
+        DefinitionError: says what to give.
+    """
+    if isinstance(embedder, str):
+        prefix, colon, model = embedder.partition(":")
+        if not (prefix and colon and model):
+            problem = f'embedder={embedder!r} names no provider; write "openai:text-embedding-3-small".'
+            raise DefinitionError(subject, problem)
+        return
+    # Without a name nobody knows which vectors can be compared.
+    is_one = callable(getattr(embedder, "embed", None)) and isinstance(getattr(embedder, "name", None), str)
+    if embedder is not None and not is_one:
+        raise DefinitionError(subject, f"embedder={embedder!r} is neither a name nor an embedder that has one.")
 
 
 class MemoryManager:
@@ -83,6 +107,7 @@ class MemoryManager:
         if not callable(getattr(store, "save_memory", None)):
             raise DefinitionError("MemoryManager", f"{store!r} is no store of memories; give it executor.memories.")
         self.store = store
+        check_embedder("MemoryManager", embedder)
         self.embedder = open_embedder(embedder) if isinstance(embedder, str) else embedder
         self._owns_embedder = isinstance(embedder, str)
         self._executor = embedding_executor or InlineEmbeddingExecutor()
@@ -221,10 +246,16 @@ class MemoryManager:
         return await self.store.list_entities(offset=offset, limit=limit)
 
     async def process_unembedded_memories(
-        self, *, older_than_ms: int = 0, only_pending: bool = False
+        self,
+        *,
+        older_than_ms: int = 0,
+        only_pending: bool = False,
+        after: tuple[EntityId, MemoryId] | None = None,
+        at_most: int | None = None,
     ) -> ProcessedMemories:
         """Embed what this embedder has not read yet: memories whose process died, those saved while the embedder was
-        down, and, unless `only_pending`, those that another embedder has read. Many processes may do so at once.
+        down, and, unless `only_pending`, those that another embedder has read. Many processes may do so at once. With
+        `at_most`, about so many are looked at, from `after` on.
 
         Raises:
             DefinitionError: there is no embedder.
@@ -234,16 +265,17 @@ class MemoryManager:
         before = self.store.now_ms() - older_than_ms if older_than_ms else None
         other = None if only_pending else self.embedder.name
         embedded = left = 0
-        after: tuple[EntityId, MemoryId] | None = None
         while batch := await self.store.list_unembedded(other, after=after, before_ms=before, limit=_AT_ONCE):
             after = batch[-1].entity, batch[-1].id
             done = await self._embed_batch(batch)
-            embedded += done
-            left += len(batch) - done
-            if not done:
-                # It does not answer at all; whoever comes later finds the rest.
+            embedded += done or 0
+            left += len(batch) - (done or 0)
+            if done is None or (at_most is not None and embedded + left >= at_most):
+                # Whoever comes later finds the rest.
                 break
-        return ProcessedMemories(embedded=embedded, left=left)
+        else:
+            after = None
+        return ProcessedMemories(embedded=embedded, left=left, after=after)
 
     async def shutdown(self) -> None:
         """Finish what is under way, and let go of an embedder that was opened here by its name."""
@@ -266,26 +298,38 @@ class MemoryManager:
         await self._executor.submit(embed)
         return msgspec.structs.replace(memory, embedded_by=done[0]) if done else memory
 
-    async def _embed_batch(self, memories: Sequence[MemoryRecord]) -> int:
-        """Embed memories; of a batch that is refused, each by itself. Answers how many were."""
+    async def _embed_batch(self, memories: Sequence[MemoryRecord]) -> int | None:
+        """Embed memories; of a batch that is refused, each by itself. Answers how many were; None if the embedder does
+        not answer at all."""
         try:
             vectors = await self._embed([each.text for each in memories], "document")
         except Exception as problem:
             log_exception("memory.not_embedded", problem, memories=len(memories))
-            worth_each = isinstance(problem, ModelError) and not problem.retryable and len(memories) > 1
-            return sum([await self._embed_batch((each,)) for each in memories]) if worth_each else 0
+            if len(memories) == 1:
+                return 0
+            if getattr(problem, "retryable", False) or not await self._answers():
+                return None
+            return sum([await self._embed_batch((each,)) or 0 for each in memories])
         assert self.embedder is not None
         for memory, vector in zip(memories, vectors, strict=True):
             await self.store.put_embedding(
                 MemoryEmbedding(
                     entity=memory.entity,
                     id=memory.id,
-                    version=memory.version,
+                    text=memory.text,
                     embedded_by=self.embedder.name,
                     vector=vector,
                 )
             )
         return len(memories)
+
+    async def _answers(self) -> bool:
+        """Whether the embedder reads anything. What it refuses then is a text, and no reason to leave the others."""
+        try:
+            await self._embed(["memory"], "document")
+        except Exception:
+            return False
+        return True
 
     async def _near(
         self, entity: EntityId, question: str, sources: Sequence[str] | None, limit: int
@@ -302,9 +346,12 @@ class MemoryManager:
 
     async def _embed(self, texts: Sequence[str], purpose: EmbeddingPurpose) -> list[bytes]:
         assert self.embedder is not None
-        vectors = await self.embedder.embed(texts, purpose=purpose)
-        if len(vectors) != len(texts) or not all(len(each) for each in vectors):
-            raise ModelError(self.embedder.name, f"it gave {len(vectors)} vectors for {len(texts)} texts")
+        with Contained(f"Embedder {self.embedder.name!r}"):
+            async with asyncio.timeout(PATIENCE[purpose]):
+                vectors = await self.embedder.embed(texts, purpose=purpose)
+        if len(vectors) != len(texts) or not all(1 <= len(each) <= MOST_DIMENSIONS for each in vectors):
+            lengths = sorted({len(each) for each in vectors})
+            raise ModelError(self.embedder.name, f"for {len(texts)} texts it gave {len(vectors)} vectors of {lengths}")
         if not all(math.isfinite(value) for each in vectors for value in each):
             raise ModelError(self.embedder.name, "it gave a vector with a value that is no number")
         return [unit_vector(each) for each in vectors]

@@ -7,10 +7,10 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from pydantic import Field
 
 from helix_agents.agent.context import RunContext, ToolContext
-from helix_agents.agent.failures import RetryTool, ToolFailed
+from helix_agents.agent.failures import ToolFailed
 from helix_agents.agent.signatures import read_signature
 from helix_agents.agent.tools import Tool
-from helix_agents.domain.errors import InvalidInputError, MemoryNotFoundError
+from helix_agents.domain.errors import InvalidIdError, InvalidInputError, MemoryNotFoundError, UnstorableValueError
 from helix_agents.domain.memories import EntityId
 from helix_agents.domain.records import JSON
 from helix_agents.memory.memory_manager import MemoryManager
@@ -59,8 +59,8 @@ def search_tool(desk_of: OpenDesk, sources: tuple[str, ...] | None, min_similari
     )
 
 
-def save_tool(desk_of: OpenDesk) -> Tool[..., Any]:
-    """`save_memory`. A call that is repeated after a crash saves nothing twice."""
+def save_tool(desk_of: OpenDesk, sources: tuple[str, ...] | None) -> Tool[..., Any]:
+    """`save_memory`. A call that is repeated after a crash saves nothing twice, and none changes what is not shown."""
 
     async def save_memory(
         ctx: ToolContext[Any, Any],
@@ -74,14 +74,18 @@ def save_tool(desk_of: OpenDesk) -> Tool[..., Any]:
             raise ToolFailed(_NOBODY)
         try:
             if replaces:
+                found = await desk.manager.find(desk.entity, replaces)
+                if found is None or (sources is not None and found.source not in sources):
+                    raise MemoryNotFoundError(desk.entity, replaces)
                 changed = await desk.manager.update(desk.entity, replaces, text=text)
                 return {"id": changed.id, "outcome": "replaced"}
             memory_id = f"mem_{sha256(ctx.idempotency_key.encode()).hexdigest()[:26]}"
             saved = await desk.manager.save(
                 desk.entity, text, source=desk.source, session_id=ctx.session_id, memory_id=memory_id
             )
-        except (InvalidInputError, MemoryNotFoundError) as problem:
-            raise RetryTool(str(problem)) from problem
+        except (InvalidIdError, InvalidInputError, MemoryNotFoundError, UnstorableValueError) as problem:
+            # It may try again, and a turn does not fail for what was not worth remembering.
+            raise ToolFailed(str(problem)) from problem
         return {"id": saved.memory.id, "outcome": saved.outcome}
 
     return Tool(

@@ -6,15 +6,21 @@ starts, one that answers, and one that comes back to a run in another tab or aft
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.chunks import StepDiscarded, StreamResync
-from helix_agents.domain.errors import AgentAlreadyRunningError, HelixError, NothingToResumeError, StillWaitingError
+from helix_agents.domain.errors import (
+    AgentAlreadyRunningError,
+    HelixError,
+    NothingToResumeError,
+    SessionAlreadyExistsError,
+    StillWaitingError,
+)
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall, PendingFilter
-from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.requests.snapshot import SessionSnapshot
@@ -22,13 +28,16 @@ from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.runtimes.executor.inputs import IfRunning
 from helix_agents.server.agui_input import News, RunAgentInput, answer_to, news_of
-from helix_agents.server.agui_stream import AGUIStream, Event, interrupt_id, interrupt_of, messages_of
-from helix_agents.server.bodies import SubmitBody
+from helix_agents.server.agui_stream import AGUIStream, Event, interrupt_id, interrupt_of
+from helix_agents.server.bodies import ApprovalResponse
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import RefusedError, invalid, sentence_for
 from helix_agents.server.executor_routes import entry_agent, submit
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
+
+LATE = "helix.late_answer"
+"""The event that tells a client that an answer of its own was not needed any more."""
 
 
 async def run_agent(call: Call) -> Any:
@@ -41,66 +50,79 @@ async def run_agent(call: Call) -> Any:
     news = news_of(body)
     call.gate.check_stream(call.principal)
     session = await call.find_session(session_id)
-    if session is not None and session.agent_type != agent.name:
+    if session is None:
+        if news.message is None:
+            raise invalid("The messages need one of the user that begins the session.")
+        try:
+            run = await _say(call, agent, body, news.message, is_new=True)
+            return call.stream(AGUISource(call, body, run), run=run)
+        except SessionAlreadyExistsError:
+            # It was begun meanwhile: by the same message, or by another one.
+            session = await call.find_session(session_id)
+            if session is None:
+                raise
+    if session.agent_type != agent.name:
         raise RefusedError(409, "agent_mismatch", f"This session belongs to agent {session.agent_type!r}.")
-    answered = session is not None and await _answer(call, session, body, news)
-    if news.message is not None and not body.resume:
-        run = await _say(call, agent, session, body, news.message)
-    elif session is None:
-        raise invalid("The messages need one of the user that begins the session.")
+    said_before = () if news.message is None else await _said_before(call, session_id)
+    answered = await _answer(call, session, body, news)
+    if news.message is not None and not (body.resume and news.message.id in said_before):
+        if news.message.id in said_before[:-1]:
+            raise RefusedError(409, "history_mismatch", "This message was said before, and others came after it.")
+        run = await _say(call, agent, body, news.message, is_new=False)
     else:
-        run = await _go_on(call, agent, session, answered=answered)
-    return call.stream(AGUISource(call, body, run), run=run)
+        run = await _go_on(call, agent, session, answered=answered.accepted)
+    return call.stream(AGUISource(call, body, run, late=answered.late), run=run)
 
 
-async def _say(
-    call: Call, agent: AnyAgent, session: SessionState | None, body: RunAgentInput, message: UserMessage
-) -> HostedRun:
+async def _say(call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMessage, *, is_new: bool) -> HostedRun:
     call.checked_messages((message,))
-    if session is not None and await _was_answered(call, session, message):
-        raise RefusedError(409, "history_mismatch", "This message was said before, and others came after it.")
     owner = call.owner()
-    state = body.first_state if session is None else None
     return await call.begin(
         lambda: call.executor.execute(
             agent,
             message,
             body.thread_id,
-            state=state,
+            state=body.first_state if is_new else None,
             user_id=owner,
             idempotency_key=message.id,
-            only_new=session is None,
+            only_new=is_new,
             if_running=body.if_running,
         )
     )
 
 
-async def _was_answered(call: Call, session: SessionState, message: UserMessage) -> bool:
-    """Whether others followed a message that the session knows."""
-    messages = (await call.executor.sessions.snapshot(session.session_id)).messages
-    asked = [each.id for each in messages if isinstance(each, UserMessage) and not each.hidden]
-    return message.id in asked[:-1]
+async def _said_before(call: Call, session_id: SessionId) -> tuple[str | None, ...]:
+    """The ids of the messages that the user said in the session so far."""
+    messages = (await call.executor.sessions.snapshot(session_id)).messages
+    return tuple(each.id for each in messages if isinstance(each, UserMessage) and not each.hidden)
 
 
-async def _answer(call: Call, session: SessionState, body: RunAgentInput, news: News) -> bool:
-    """Store what the client answers; says whether it was something that waited.
+class Answers(NamedTuple):
+    """What became of a client's answers: whether one was taken, and which interrupts did not wait for one any more."""
 
-    Raises:
-        RefusedError: an interrupt does not wait, or not any more.
+    accepted: bool
+    late: tuple[str, ...]
+
+
+async def _answer(call: Call, session: SessionState, body: RunAgentInput, news: News) -> Answers:
+    """Store what the client answers.
+
+    Where somebody else was faster theirs stands, and the client is told so in the answer: one that is refused keeps
+    its interrupts, and could never run again. It may as well be its own answer, sent a second time.
     """
     waiting = await _waiting(call, session.session_id)
     rows = {interrupt_id(row): row for row in waiting}
-    answers: list[SubmitBody] = []
-    for given in body.resume or ():
-        row = rows.get(given.interrupt_id)
-        if row is None:
-            raise RefusedError(404, "not_found", f"No interrupt {given.interrupt_id[:80]!r} waits in this session.")
-        answers.append(answer_to(row, given))
+    late = [given.interrupt_id for given in body.resume or () if given.interrupt_id not in rows]
+    answers = [answer_to(rows[each.interrupt_id], each) for each in body.resume or () if each.interrupt_id in rows]
     open_calls = {row.tool_call_id for row in waiting if row.approval_id is None}
     answers += [result for result in news.results if result.tool_call_id in open_calls]
+    accepted = False
     for answer in answers:
-        await submit(call, session.session_id, answer)
-    return bool(answers)
+        submitted = await submit(call, session.session_id, answer)
+        accepted |= submitted.outcome == "accepted"
+        if submitted.outcome != "accepted":
+            late.append(answer.approval_id if isinstance(answer, ApprovalResponse) else answer.tool_call_id)
+    return Answers(accepted=accepted, late=tuple(late))
 
 
 async def _go_on(call: Call, agent: AnyAgent, session: SessionState, *, answered: bool) -> HostedRun:
@@ -133,26 +155,33 @@ class AGUISource:
     It always ends with `RUN_FINISHED` or `RUN_ERROR`: a client takes silence for success.
     """
 
-    def __init__(self, call: Call, body: RunAgentInput, run: HostedRun) -> None:
+    def __init__(self, call: Call, body: RunAgentInput, run: HostedRun, *, late: tuple[str, ...] = ()) -> None:
         self._call = call
         self._run = run
+        self._late = late
         self._knows_all = body.protocol_version is not None
         self._names: Event = {"threadId": body.thread_id, "runId": body.run_id}
-        self._waits = body.if_running == "enqueue"
         self._stream = AGUIStream()
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        yield encoded([{"type": "RUN_STARTED", **self._names}])
+        late: list[Event] = [{"type": "CUSTOM", "name": LATE, "value": {"interruptId": each}} for each in self._late]
+        yield encoded([{"type": "RUN_STARTED", **self._names}, *late])
         try:
-            run = await self._run.begun() if self._waits else self._run
-            snapshot = await self._call.executor.sessions.snapshot(run.session_id)
-            yield encoded(self._stored(snapshot))
-            async with aclosing(run.stream(from_sequence=snapshot.sequence)) as chunks:
-                async for chunk in chunks:
-                    if isinstance(chunk, StepDiscarded | StreamResync):
-                        yield encoded([*self._stream.close(), await self._messages()])
-                    elif events := self._stream.feed(chunk):
-                        yield encoded(events)
+            run = await self._run.begun()
+            while True:
+                snapshot = await self._call.executor.sessions.snapshot(run.session_id)
+                yield encoded(self._stored(run, snapshot))
+                if not _is_at(snapshot, run):
+                    break
+                async with aclosing(run.stream(from_sequence=snapshot.sequence)) as chunks:
+                    async for chunk in chunks:
+                        if isinstance(chunk, StepDiscarded | StreamResync):
+                            break
+                        if events := self._stream.feed(chunk):
+                            yield encoded(events)
+                    else:
+                        break
+                # What was told never happened: the conversation is told anew, as it is by now.
             yield await self._end(run)
         except HelixError as problem:
             yield self._error(problem.code)
@@ -160,18 +189,10 @@ class AGUISource:
     def farewell(self) -> bytes:
         return self._error("stream_lost")
 
-    def _stored(self, snapshot: SessionSnapshot) -> list[Event]:
-        messages = messages_of((*snapshot.messages, *snapshot.held))
-        events: list[Event] = [{"type": "MESSAGES_SNAPSHOT", "messages": messages}]
-        if snapshot.custom_state:
-            events.append({"type": "STATE_SNAPSHOT", "snapshot": snapshot.custom_state})
-        return [*events, *(event for chunk in surviving(snapshot.chunks) for event in self._stream.feed(chunk))]
-
-    async def _messages(self) -> Event:
-        """The conversation without a step that never happened."""
-        snapshot = await self._call.executor.sessions.snapshot(self._run.session_id)
-        self._stream = AGUIStream()
-        return {"type": "MESSAGES_SNAPSHOT", "messages": messages_of((*snapshot.messages, *snapshot.held))}
+    def _stored(self, run: HostedRun, snapshot: SessionSnapshot) -> list[Event]:
+        messages = (*snapshot.messages, *snapshot.held, *snapshot.entering)
+        chunks = snapshot.chunks if _is_at(snapshot, run) else ()
+        return self._stream.stored(messages, snapshot.custom_state, chunks)
 
     async def _end(self, run: HostedRun) -> bytes:
         page = await self._call.executor.sessions.runs(run.session_id, limit=20)
@@ -180,10 +201,20 @@ class AGUISource:
             return self.farewell()
         if record.status in SUSPENDED:
             waiting = await _waiting(self._call, run.session_id)
-            return encoded([*self._stream.suspend(waiting), self._finished(_outcome(waiting))])
+            return encoded([*self._stream.suspend(waiting), self._finished(self._outcome(waiting))])
         if record.status == "completed":
             return encoded([*self._stream.stop(), {**self._finished({"type": "success"}), "result": record.output}])
         return self._stopped(record)
+
+    def _outcome(self, waiting: tuple[PendingCall, ...]) -> Event:
+        """What a run waits for: its client's tools where that is all, and a person otherwise."""
+        rows = waiting[::-1]
+        if rows and all(row.kind == "client_tool" and row.session_id == row.root_session_id for row in rows):
+            # An older client does not know the field, and finds them by itself.
+            named = {"pendingToolCallIds": [row.tool_call_id for row in rows]} if self._knows_all else {}
+            return {"type": "success", **named}
+        interrupts = [interrupt_of(row, self._stream.child_of(row)) for row in rows]
+        return {"type": "interrupt", "interrupts": interrupts} if interrupts else {"type": "success"}
 
     def _stopped(self, record: RunRecord) -> bytes:
         if record.status == "interrupted" or record.completion_reason == CANCELLED:
@@ -200,9 +231,6 @@ class AGUISource:
         return encoded([*self._stream.stop(), {"type": "RUN_ERROR", "message": sentence_for(code), "code": code}])
 
 
-def _outcome(waiting: tuple[PendingCall, ...]) -> Event:
-    """What a run waits for: its client's tools where that is all, and a person otherwise."""
-    if waiting and all(row.kind == "client_tool" and row.session_id == row.root_session_id for row in waiting):
-        return {"type": "success", "pendingToolCallIds": [row.tool_call_id for row in reversed(waiting)]}
-    interrupts = [interrupt_of(row) for row in reversed(waiting)]
-    return {"type": "interrupt", "interrupts": interrupts} if interrupts else {"type": "success"}
+def _is_at(snapshot: SessionSnapshot, run: HostedRun) -> bool:
+    """Whether the session is at this run; one that others followed is over, and what is being said is theirs."""
+    return snapshot.run is not None and snapshot.run.run_id == run.run_id

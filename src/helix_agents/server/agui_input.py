@@ -9,8 +9,8 @@ from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, Record
 from helix_agents.server.bodies import ApprovalResponse, Id, NewSessionId, SubmitBody, ToolResult, checked_url, said
 from helix_agents.server.errors import invalid
+from helix_agents.server.ui_input import at_most
 
-MOST_PARTS = 256
 CANCELLED = "The user cancelled this."
 
 
@@ -131,7 +131,7 @@ def _content(given: Any) -> str | tuple[Part, ...]:
         return given
     if not isinstance(given, list):
         raise invalid("The content of a message is a text, or a list of parts.")
-    return tuple(_part(part) for part in cast("list[Any]", given)[:MOST_PARTS])
+    return tuple(_part(part) for part in at_most(cast("list[Any]", given)))
 
 
 def _part(given: Any) -> Part:

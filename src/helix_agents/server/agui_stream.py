@@ -1,4 +1,4 @@
-"""The chunk log as AG-UI events: a pure translation, one run of the client at a time.
+"""Transcript and chunk log as AG-UI events: a pure translation, one run of the client at a time.
 
 Messages have the same ids whether they come whole, from the transcript, or bit by bit, from the chunks after it: a page
 that comes back in the middle ends with the same messages as one that was there from the beginning.
@@ -17,6 +17,7 @@ from helix_agents.domain.chunks import (
     SubagentStart,
     TextDelta,
     ThinkingChunk,
+    ToolApprovalRequest,
     ToolArgStreamDelta,
     ToolArgStreamEnd,
     ToolArgStreamStart,
@@ -28,6 +29,7 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, File, Image, Message, Part, Text, ToolMessage, UserMessage
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.rendering import surviving
 from helix_agents.ports.llm import FINISH_TOOL
 
 Event: TypeAlias = dict[str, Any]
@@ -40,19 +42,41 @@ DECISION_SCHEMA: dict[str, Any] = {
 
 
 class AGUIStream:
-    """Translates what a session says from now on."""
+    """Translates what a session says: what is stored of it, then chunk by chunk."""
 
     def __init__(self) -> None:
         self._text: str | None = None
         self._reasoning: str | None = None
-        self._blocks = 0
-        self._begun: set[ToolCallId] = set()
+        self._thoughts: list[str] = []
+        self._calls: set[ToolCallId] = set()
         self._open: set[ToolCallId] = set()
-        self._children: dict[SessionId, str] = {}
+        self._patched = False
+        self._at_work: dict[SessionId, str] = {}
+        self._done: set[SessionId] = set()
+        self._above: dict[SessionId, SessionId] = {}
+
+    def stored(
+        self, messages: Iterable[Message], state: dict[str, JSON], chunks: Iterable[StreamChunk] = ()
+    ) -> list[Event]:
+        """The conversation as it is stored, in place of what was told of it before, and what was said since."""
+        events = self.close()
+        shown = messages_of(messages)
+        known = {each["id"] for each in shown}
+        self._calls = {call["id"] for each in shown for call in each.get("toolCalls", ())}
+        # A client keeps reasoning that a snapshot leaves out, and would go on with it when its step is done again.
+        shown += [{"id": gone, "role": "reasoning", "content": ""} for gone in self._thoughts if gone not in known]
+        self._thoughts = []
+        events.append({"type": "MESSAGES_SNAPSHOT", "messages": shown})
+        if state or self._patched:
+            events.append({"type": "STATE_SNAPSHOT", "snapshot": state})
+        return [*events, *(event for chunk in surviving(chunks) for event in self.feed(chunk))]
 
     def feed(self, chunk: StreamChunk) -> list[Event]:
         """The events that one more chunk makes. Of a child's work the page is told that it goes on; its own words are
         in the native stream."""
+        if isinstance(chunk, SubagentStart):
+            # The client is told of the root's own children: what waits below one of them is that one's.
+            self._above[chunk.child_session_id] = self._above.get(chunk.session_id, chunk.child_session_id)
         if chunk.parent_tool_call_id is not None:
             return []
         message_id = f"{chunk.run_id}.{chunk.step}"
@@ -67,52 +91,58 @@ class AGUIStream:
                 return [{"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": delta}]
             case ToolArgStreamEnd(tool_call_id=call_id):
                 return self._end_call(call_id)
-            case ToolStart(tool_call_id=call_id, tool_name=name, arguments=given) if call_id not in self._begun:
+            case (
+                ToolStart(tool_call_id=call_id, tool_name=name, arguments=given)
+                | ToolApprovalRequest(tool_call_id=call_id, tool_name=name, input=given)
+            ):
                 begun = self._begin_call(message_id, call_id, name)
-                arguments = {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": encode(given).decode()}
+                arguments = {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": shown(given)}
                 return [*begun, arguments, *self._end_call(call_id)] if begun else []
             case ToolEnd(tool_call_id=call_id, tool_name=name, result=result):
                 return self._settle(call_id, name, shown(result))
             case ToolError(tool_call_id=call_id, tool_name=name, error=error):
                 return self._settle(call_id, name, error)
             case StepCommitted():
+                self._thoughts = []
                 return self.close()
             case StatePatch(patch=patch):
+                self._patched = True
                 return [{"type": "STATE_DELTA", "delta": patch}]
             case Custom(name=name, data=data):
                 return [{"type": "CUSTOM", "name": name, "value": data}]
             case SubagentStart(child_session_id=child, child_agent_type=agent, tool_call_id=call_id):
                 return self._begin_child(child, agent, call_id)
             case SubagentEnd(child_session_id=child, child_agent_type=agent, tool_call_id=call_id, status=status):
-                return [*self._begin_child(child, agent, call_id), self._end_child(child, status)]
+                return [*self._begin_child(child, agent, call_id), *self._end_child(child, status)]
             case _:
                 return []
 
     def close(self) -> list[Event]:
         """End what is still open: a client refuses an end of the run before that."""
-        events = self._end_reasoning()
-        if self._text is not None:
-            events.append({"type": "TEXT_MESSAGE_END", "messageId": self._text})
-            self._text = None
+        events = [*self._end_reasoning(), *self._end_text()]
         for call_id in sorted(self._open):
             events += self._end_call(call_id)
-        self._blocks = 0
         return events
 
     def suspend(self, waiting: Sequence[PendingCall]) -> list[Event]:
-        """The run waits: so do the children that are at work, for what is asked below."""
+        """The run waits: so do the children that are at work, each for what is asked below it."""
         events = self.close()
-        for child in tuple(self._children):
-            below = [interrupt_id(row) for row in waiting if row.session_id != row.root_session_id]
-            del self._children[child]
+        for child in self._at_work:
+            below = [interrupt_id(row) for row in waiting if self.child_of(row) == child]
             outcome = {"type": "suspended", "interruptIds": below}
             events.append({"type": "SUBAGENT_FINISHED", "subagentRunId": child, "outcome": outcome})
+        self._done |= self._at_work.keys()
+        self._at_work.clear()
         return events
 
     def stop(self) -> list[Event]:
         """The run is over, and so is whatever worked for it."""
         events = self.close()
-        return [*events, *(self._end_child(child, "stopped") for child in tuple(self._children))]
+        return [*events, *(event for child in tuple(self._at_work) for event in self._end_child(child, "stopped"))]
+
+    def child_of(self, row: PendingCall) -> SessionId | None:
+        """The child that the client was told of and that this call waits in, at whatever depth below it."""
+        return self._above.get(row.session_id)
 
     def _say(self, message_id: str, delta: str) -> list[Event]:
         events = self._end_reasoning()
@@ -124,11 +154,17 @@ class AGUIStream:
             events.append({"type": "TEXT_MESSAGE_CONTENT", "messageId": message_id, "delta": delta})
         return events
 
+    def _end_text(self) -> list[Event]:
+        if self._text is None:
+            return []
+        message_id, self._text = self._text, None
+        return [{"type": "TEXT_MESSAGE_END", "messageId": message_id}]
+
     def _think(self, message_id: str, content: str, *, ends: bool) -> list[Event]:
         events: list[Event] = []
         if self._reasoning is None:
-            self._blocks += 1
-            self._reasoning = reasoning_id(message_id, self._blocks)
+            self._reasoning = reasoning_id(message_id, len(self._thoughts) + 1)
+            self._thoughts.append(self._reasoning)
             events = [
                 {"type": "REASONING_START", "messageId": self._reasoning},
                 {"type": "REASONING_MESSAGE_START", "messageId": self._reasoning, "role": "reasoning"},
@@ -144,16 +180,13 @@ class AGUIStream:
         return [{"type": kind, "messageId": message_id} for kind in ("REASONING_MESSAGE_END", "REASONING_END")]
 
     def _begin_call(self, message_id: str, call_id: ToolCallId, name: str) -> list[Event]:
-        if name == FINISH_TOOL:
+        """Nothing for a call that the client has: it would write the arguments behind those that it knows."""
+        if name == FINISH_TOOL or call_id in self._calls:
             return []
-        events = self._end_reasoning()
-        if self._text is not None:
-            events.append({"type": "TEXT_MESSAGE_END", "messageId": self._text})
-            self._text = None
-        self._begun.add(call_id)
+        self._calls.add(call_id)
         self._open.add(call_id)
         start = {"type": "TOOL_CALL_START", "toolCallId": call_id, "toolCallName": name}
-        return [*events, {**start, "parentMessageId": message_id}]
+        return [*self._end_reasoning(), *self._end_text(), {**start, "parentMessageId": message_id}]
 
     def _end_call(self, call_id: ToolCallId) -> list[Event]:
         if call_id not in self._open:
@@ -168,16 +201,20 @@ class AGUIStream:
         return [*self._end_call(call_id), {**result, "content": content, "role": "tool"}]
 
     def _begin_child(self, child: SessionId, agent: str, call_id: ToolCallId) -> list[Event]:
-        if child in self._children:
+        """Once: a step that is done again tells of its children again."""
+        if child in self._at_work or child in self._done:
             return []
-        self._children[child] = agent
+        self._at_work[child] = agent
         return [{"type": "SUBAGENT_STARTED", "subagentRunId": child, "name": agent, "parentToolCallId": call_id}]
 
-    def _end_child(self, child: SessionId, status: str) -> Event:
-        agent = self._children.pop(child)
+    def _end_child(self, child: SessionId, status: str) -> list[Event]:
+        agent = self._at_work.pop(child, None)
+        if agent is None:
+            return []
+        self._done.add(child)
         if status == "completed":
-            return {"type": "SUBAGENT_FINISHED", "subagentRunId": child, "outcome": {"type": "success"}}
-        return {"type": "SUBAGENT_ERROR", "subagentRunId": child, "message": f"{agent} is {status}.", "code": status}
+            return [{"type": "SUBAGENT_FINISHED", "subagentRunId": child, "outcome": {"type": "success"}}]
+        return [{"type": "SUBAGENT_ERROR", "subagentRunId": child, "message": f"{agent} is {status}.", "code": status}]
 
 
 def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -252,18 +289,25 @@ def interrupt_id(row: PendingCall) -> str:
     return row.approval_id or row.tool_call_id
 
 
-def interrupt_of(row: PendingCall) -> dict[str, Any]:
-    """A call that waits, as the client shows it to a person."""
+def interrupt_of(row: PendingCall, child: SessionId | None = None) -> dict[str, Any]:
+    """A call that waits, as the client shows it to a person; `child` is who asks, if it is not the root."""
     asked: dict[str, Any] = {
         "id": interrupt_id(row),
         "reason": row.reason or row.kind,
         "toolCallId": row.tool_call_id,
         "metadata": {"toolName": row.tool_name, "input": row.input, "sessionId": row.session_id},
     }
+    if child is not None:
+        asked["subagentRunId"] = child
     if row.preview is not None:
         asked["metadata"]["preview"] = row.preview
     if row.approval_id is not None:
         asked |= {"message": f"May {row.tool_name} be run?", "responseSchema": DECISION_SCHEMA}
+    match row.input:
+        case {"question": str() as question} if row.kind == "question":
+            asked["message"] = question
+        case _:
+            pass
     if row.deadline is not None:
         asked["expiresAt"] = datetime.fromtimestamp(row.deadline / 1000, UTC).isoformat()
     return asked

@@ -33,7 +33,7 @@ from helix_agents.server.answers import Health
 from helix_agents.server.auth import ANYBODY, Authenticate, Principal
 from helix_agents.server.calls import Call, json_response, routed, whole_again
 from helix_agents.server.console import routes as console_routes
-from helix_agents.server.errors import RefusedError, draining, refusal_of, refused
+from helix_agents.server.errors import OURS, ErrorShape, RefusedError, draining, refusal_of, refused
 from helix_agents.server.gate import Gate
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
@@ -129,7 +129,7 @@ class AgentServer(Generic[ExecutorT_co]):
         middleware = [_cors(_origins(cors_origins))] if cors_origins else []
         self._app = Starlette(
             routes=[
-                *(_route(operation, self._guarded(operation.handler)) for operation in OPERATIONS),
+                *(_route(operation, self._guarded(operation.handler, operation.errors)) for operation in OPERATIONS),
                 Route("/healthz", self._healthz, methods=["GET"]),
                 Route("/readyz", self._readyz, methods=["GET"]),
                 Route("/openapi.json", self._guarded(_describe), methods=["GET"]),
@@ -222,8 +222,11 @@ class AgentServer(Generic[ExecutorT_co]):
 
     # -- requests
 
-    def _guarded(self, handler: Callable[[Call], Awaitable[Any]]) -> Callable[[Request], Awaitable[Any]]:
+    def _guarded(
+        self, handler: Callable[[Call], Awaitable[Any]], errors: ErrorShape = OURS
+    ) -> Callable[[Request], Awaitable[Any]]:
         """The handler behind authentication; whatever goes wrong in it becomes a typed answer."""
+        refused = errors.refused
 
         async def endpoint(request: Request) -> Any:
             whole_again(request.scope)
@@ -354,7 +357,7 @@ def _origins(given: Sequence[str]) -> list[str]:
 
 def _route(operation: Operation, endpoint: Callable[[Request], Awaitable[Any]]) -> Route:
     route = Route(operation.path, endpoint, methods=[operation.method])
-    if operation.answer == STREAM and route.methods is not None:
+    if (operation.answer == STREAM or operation.may_stream) and route.methods is not None:
         # It would be open for as long as the stream, with whoever uses the connection next waiting behind it.
         route.methods.discard("HEAD")
     return route
@@ -365,7 +368,7 @@ def _cors(origins: list[str]) -> Middleware:
         CORSMiddleware,
         allow_origins=origins,
         allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["authorization", "content-type", "last-event-id", "x-helix-ui-version"],
+        allow_headers=["authorization", "content-type", "idempotency-key", "last-event-id", "x-helix-ui-version"],
         expose_headers=["retry-after"],
     )
 

@@ -1,7 +1,8 @@
 """What a caller is told when a request cannot be served: a sentence for users, one for developers, a stable code."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 from starlette.responses import Response
 
@@ -76,6 +77,16 @@ def refused(refusal: RefusedError) -> Response:
     return Response(
         to_json(refusal.body), status_code=refusal.status, media_type="application/json", headers=refusal.headers
     )
+
+
+class ErrorShape(Record):
+    """How a wire tells of refusals: what they look like, and the response."""
+
+    body: Any
+    refused: Callable[[RefusedError], Response]
+
+
+OURS = ErrorShape(body=ErrorBody, refused=refused)
 
 
 # A user can do something about these; all others get the sentence of their status.

@@ -56,7 +56,7 @@ def document(version: str) -> dict[str, Any]:
 def _kinds() -> list[Any]:
     kinds: dict[Any, Any] = {_key(ErrorBody): ErrorBody, _key(Health): Health}
     for operation in OPERATIONS:
-        for kind in (operation.body, operation.answer):
+        for kind in (operation.body, operation.answer, operation.errors.body):
             if kind is not None and kind != STREAM:
                 kinds[_key(kind)] = kind
     return list(kinds.values())
@@ -134,10 +134,11 @@ def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         }
     elif operation.answer is not None:
         answer = {"schema": schemas[_key(operation.answer)]}
-        responses["200"] = {"description": "Done.", "content": {"application/json": answer}}
+        events = {"text/event-stream": {"schema": EVENT}} if operation.may_stream else {}
+        responses["200"] = {"description": "Done.", "content": {"application/json": answer, **events}}
     if operation.may_be_empty:
         responses["204"] = {"description": "Nothing to tell."}
-    refused = {"schema": schemas[_key(ErrorBody)]}
+    refused = {"schema": schemas[_key(operation.errors.body)]}
     for status in sorted({*operation.refusals, *ALWAYS}):
         responses[str(status)] = {"description": "Refused.", "content": {"application/json": refused}}
     return responses

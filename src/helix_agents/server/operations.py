@@ -7,6 +7,8 @@ from typing import Any, Literal
 from helix_agents.domain.sessions import SessionSummary
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.server import agui, chat, executor_routes, session_routes
+from helix_agents.server.a2a import cards, rpc
+from helix_agents.server import agui, chat, executor_routes, responses, session_routes
 from helix_agents.server.agui_input import RunAgentInput
 from helix_agents.server.answers import (
     Caller,
@@ -42,6 +44,16 @@ from helix_agents.server.bodies import (
 )
 from helix_agents.server.body_rules import SubmitToSession
 from helix_agents.server.calls import LARGEST, Call
+from helix_agents.server.errors import OURS, ErrorShape
+from helix_agents.server.responses_answers import (
+    OPENAI_ERRORS,
+    InputItems,
+    ModelList,
+    ModelObject,
+    ResponseDeleted,
+    ResponseObject,
+)
+from helix_agents.server.responses_input import CreateResponse
 from helix_agents.server.ui_input import ChatBody
 
 
@@ -58,7 +70,8 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One route. `answer` is the record of its success, or `stream` for server-sent events, or None for no content."""
+    """One route. `answer` is the record of its success, or `stream` for server-sent events, or None for no content;
+    one that `may_stream` sends either, as it is asked."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -68,6 +81,8 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     refusals: tuple[int, ...] = ()
     may_be_empty: bool = False
+    may_stream: bool = False
+    errors: ErrorShape = OURS
     tag: str = "executor"
 
 
@@ -98,6 +113,13 @@ AFTER = Parameter(
 UI_VERSION = Parameter(name="uiVersion", schema=_UI_VERSION, description="The major of the page's AI SDK; 6 if unsaid.")
 FOLDER = Parameter(name="path", schema={"type": "string"}, description="A folder of the workspace; itself if unsaid.")
 AGENT = Parameter(name="agent", schema={"type": "string"}, description="The agent of a new session.")
+RESPONSE_PATH = Parameter(name="response_id", schema={"type": "string"}, place="path", required=True)
+MODEL_PATH = Parameter(
+    name="model", schema={"type": "string"}, place="path", required=True, description="The name of an agent."
+)
+IDEMPOTENCY_KEY = Parameter(
+    name="Idempotency-Key", schema=_ID, place="header", description="The same one again gets what it began."
+)
 PAGING = (
     Parameter(name="offset", schema={"type": "integer", "minimum": 0, "maximum": 2**31}),
     Parameter(name="limit", schema={"type": "integer", "minimum": 1, "maximum": 200}),
@@ -174,6 +196,61 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="POST", path="/agui/{agent}", handler=agui.run_agent, body=RunAgentInput, answer=STREAM,
         parameters=(AGENT_PATH,), refusals=(*_IN_BODY, 404, 409, 429), tag="agui",
+    ),
+    Operation(
+        method="POST", path="/a2a/{agent}", handler=rpc.talk, body=rpc.RPCRequest, answer=rpc.RPCAnswer,
+        parameters=(AGENT_PATH,), refusals=(404, 408, 413, 415, 429), tag="a2a",
+    ),
+    Operation(
+        method="GET", path="/a2a/{agent}/.well-known/agent-card.json", handler=cards.agent_card, answer=cards.AgentCard,
+        parameters=(AGENT_PATH,), refusals=(404,), tag="a2a",
+    ),
+    Operation(
+        method="GET", path="/.well-known/agent-card.json", handler=cards.server_card, answer=cards.AgentCard,
+        refusals=(404,), tag="a2a",
+        method="POST", path="/v1/responses", handler=responses.create_response, body=CreateResponse,
+        answer=ResponseObject, may_stream=True, parameters=(IDEMPOTENCY_KEY,), refusals=(*_IN_BODY, 404, 409, 429),
+        errors=OPENAI_ERRORS, tag="openai",
+    ),
+    Operation(
+        method="GET", path="/v1/responses/{response_id}", handler=responses.get_response, answer=ResponseObject,
+        may_stream=True,
+        parameters=(
+            RESPONSE_PATH,
+            Parameter(name="stream", schema={"type": "string", "enum": ["true", "false"]}),
+            Parameter(
+                name="starting_after", schema=_WHOLE, description="The number of the last event that a reader got."
+            ),
+        ),
+        refusals=(400, 404, 429), errors=OPENAI_ERRORS, tag="openai",
+    ),
+    Operation(
+        method="POST", path="/v1/responses/{response_id}/cancel", handler=responses.cancel_response,
+        answer=ResponseObject, parameters=(RESPONSE_PATH,), refusals=(400, 404, 409), errors=OPENAI_ERRORS,
+        tag="openai",
+    ),
+    Operation(
+        method="DELETE", path="/v1/responses/{response_id}", handler=responses.delete_response, answer=ResponseDeleted,
+        parameters=(RESPONSE_PATH,), refusals=(400, 404, 409), errors=OPENAI_ERRORS, tag="openai",
+    ),
+    Operation(
+        method="GET", path="/v1/responses/{response_id}/input_items", handler=responses.list_input_items,
+        answer=InputItems,
+        parameters=(
+            RESPONSE_PATH,
+            Parameter(name="order", schema={"type": "string", "enum": ["asc", "desc"]}, description="desc if unsaid."),
+            Parameter(name="limit", schema={"type": "integer", "minimum": 1, "maximum": responses.MOST_ITEMS}),
+            Parameter(name="after", schema={"type": "string"}, description="The id of the item before the page."),
+        ),
+        refusals=(400, 404), errors=OPENAI_ERRORS, tag="openai",
+    ),
+    Operation(
+        method="GET", path="/v1/models", handler=responses.list_models, answer=ModelList, errors=OPENAI_ERRORS,
+        tag="openai",
+    ),
+    Operation(
+        method="GET", path="/v1/models/{model}", handler=responses.get_model, answer=ModelObject,
+        parameters=(MODEL_PATH,), refusals=(404,), errors=OPENAI_ERRORS, tag="openai",
     ),
     Operation(
         method="GET", path="/sessions", handler=session_routes.list_sessions, answer=SessionPage,

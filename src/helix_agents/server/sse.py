@@ -71,7 +71,7 @@ class EventStreamResponse:
         # First in line, before whatever watches over the stream: a reader waits for this.
         collecting = asyncio.create_task(batch.collect(self._source.frames()))
         pump = asyncio.create_task(self._pump(batch, send))
-        gone = asyncio.create_task(_disconnect(receive))
+        gone = asyncio.create_task(disconnected(receive))
         tasks = (pump, collecting, gone)
         try:
             await asyncio.wait((pump, gone, self._leaving.future()), return_when=asyncio.FIRST_COMPLETED)
@@ -200,6 +200,7 @@ def _succeeded(task: asyncio.Task[None]) -> bool:
     return not task.cancelled() and task.exception() is None
 
 
-async def _disconnect(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

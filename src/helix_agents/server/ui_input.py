@@ -1,7 +1,7 @@
 """What a chat front end sends: only its last message is an intent, everything before it is the server's to know."""
 
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -19,6 +19,8 @@ from helix_agents.server.bodies import (
     said,
 )
 from helix_agents.server.errors import invalid
+
+T = TypeVar("T")
 
 MOST_PARTS = 256
 
@@ -85,9 +87,7 @@ def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
         return [{"type": "text", "text": message["content"]}]
     if not isinstance(parts, list):
         raise invalid("The last message needs a list of parts.")
-    found = cast("list[Any]", parts)
-    if len(found) > MOST_PARTS * 16:
-        raise invalid("The last message has too many parts.")
+    found = at_most(cast("list[Any]", parts), MOST_PARTS * 16)
     for part in found:
         match part:
             case {"type": str()}:
@@ -97,9 +97,20 @@ def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", found)
 
 
+def at_most(parts: list[T], most: int = MOST_PARTS) -> list[T]:
+    """The parts of a message, if they are not too many: what was left out would be lost without a word.
+
+    Raises:
+        RefusedError: they are.
+    """
+    if len(parts) > most:
+        raise invalid(f"A message has {most} parts at the most, and this one has {len(parts)}.")
+    return parts
+
+
 def _said(parts: list[dict[str, Any]], message_id: str | None) -> UserMessage:
     content: list[Part] = []
-    for part in parts[:MOST_PARTS]:
+    for part in at_most(parts):
         match part:
             case {"type": "text", "text": str() as text}:
                 content.append(Text(text=text))
@@ -124,9 +135,9 @@ def _file(media_type: str, url: str, filename: str | None) -> Part:
 def _answered(parts: list[dict[str, Any]], message_id: str) -> Answered:
     starts = [place for place, part in enumerate(parts) if part["type"] == "step-start"]
     last_step = parts[starts[-1] + 1 :] if starts else parts
-    answers = tuple(answer for part in last_step if (answer := _answer(part)) is not None)
+    answers = at_most([answer for part in last_step if (answer := _answer(part)) is not None])
     steps = tuple(_calls(parts[begin:end]) for begin, end in pairwise((*starts, len(parts))))
-    return Answered(message_id=message_id, answers=answers[:MOST_PARTS], steps=steps, calls=_calls(parts))
+    return Answered(message_id=message_id, answers=tuple(answers), steps=steps, calls=_calls(parts))
 
 
 def _calls(parts: list[dict[str, Any]]) -> frozenset[str]:

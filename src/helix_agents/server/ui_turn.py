@@ -52,7 +52,7 @@ class Turn:
         """The answer's id: it never changes, from its first word to the last page that shows it."""
         for place, message in enumerate(self.messages):
             if isinstance(message, AssistantMessage):
-                return answer_id(_run_of(message) or f"m{self.first + place}")
+                return answer_id(run_of(message) or f"m{self.first + place}")
         return answer_id(run.run_id if run is not None else f"m{self.first}")
 
     def calls_before(self, run_id: RunId) -> dict[ToolCallId, str]:
@@ -62,7 +62,7 @@ class Turn:
         return {call.id: call.name for reply in earlier for call in reply.tool_calls}
 
 
-def _run_of(reply: AssistantMessage) -> RunId:
+def run_of(reply: AssistantMessage) -> RunId:
     """The run that made a reply, which is in its id."""
     return (reply.id or "").rpartition(".")[0]
 
@@ -85,7 +85,7 @@ async def was_taken_back(executor: AgentExecutor, session_id: SessionId, run_id:
         return False
     stored = await whole_list(lambda offset: sessions.messages(session_id, offset=offset, limit=MAX_LIMIT))
     replies = (each.message for each in stored if isinstance(each.message, AssistantMessage))
-    return all(_run_of(reply) != run_id for reply in replies)
+    return all(run_of(reply) != run_id for reply in replies)
 
 
 def split_turns(messages: Sequence[Message], entering: Iterable[UserMessage] = ()) -> list[Turn]:
@@ -275,7 +275,7 @@ async def _history(executor: AgentExecutor, session_id: SessionId, messages: Ite
     sessions = executor.sessions
     runs = await whole_list(lambda offset: sessions.runs(session_id, offset=offset, limit=MAX_LIMIT))
     replies = [message for message in messages if isinstance(message, AssistantMessage)]
-    calls = [(call, _run_of(reply)) for reply in replies for call in reply.tool_calls]
+    calls = [(call, run_of(reply)) for reply in replies for call in reply.tool_calls]
     return History(
         runs=tuple(reversed(runs)),
         made_by={call.id: run_id for call, run_id in calls},

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -14,6 +14,11 @@ from helix_agents.skills.skill_file import SKILL_FILE, SkillFileError, parse_ski
 
 MOST_FILES = 2_000
 MOST_BYTES = 50_000_000
+"""Of one entry; somebody reads what is fetched."""
+MOST_BYTES_OF_A_LIST = 1_000_000
+
+_LONGEST_NAME = 256
+_IN_LFS = b"version https://git-lfs.github.com/spec/"
 
 _MARKETPLACE = ".claude-plugin/marketplace.json"
 _PLUGIN = ".claude-plugin/plugin.json"
@@ -41,7 +46,9 @@ def hash_of(skills: Mapping[str, Files]) -> str:
     whole = hashlib.sha256()
     files = {f"{name}/{path}": content for name in skills for path, content in skills[name].items()}
     for path in sorted(files):
-        whole.update(f"{hashlib.sha256(files[path]).hexdigest()}  {path}\n".encode(errors="surrogateescape"))
+        # One path with an end of line in it must not read like two.
+        line = path.replace("\\", "\\\\").replace("\n", "\\n")
+        whole.update(f"{hashlib.sha256(files[path]).hexdigest()}  {line}\n".encode(errors="surrogateescape"))
     return whole.hexdigest()
 
 
@@ -58,7 +65,7 @@ def fetch(source: Source, base: Path, locked: LockedEntry | None = None) -> Fetc
         commit = repository.fetch(source.url, ref=source.ref, sha=sha, protocols=ANYWHERE)
         tree = _Tree(repository, commit)
         if isinstance(source, GitSource):
-            skills = _skills_in(tree, [_plain(source.skills_dir)])
+            skills = _skills_in(tree, [_plain(source.skills_dir)], source.include)
             return Fetched(commit=commit, skills=_chosen(tree, skills, source.include))
         return _fetch_plugin(tree, source, None if locked is None else locked.plugin_commit)
 
@@ -71,17 +78,15 @@ class _Tree:
         self.commit = commit
         self.blobs = {blob.path: blob for blob in repository.list_blobs(commit)}
 
-    def read(self, path: str) -> bytes | None:
-        blob = self.blobs.get(path)
-        return None if blob is None or not blob.is_file else self.repository.read([blob])[0]
-
     def read_json(self, path: str) -> dict[str, Any] | None:
-        raw = self.read(path)
-        if raw is None:
+        blob = self.blobs.get(path)
+        if blob is None or not blob.is_file:
             return None
+        if blob.size > MOST_BYTES_OF_A_LIST:
+            raise SourceTrouble(f"its {path} has more than {MOST_BYTES_OF_A_LIST:,} bytes")
         try:
-            found: object = json.loads(raw)
-        except ValueError as problem:
+            found: object = json.loads(self.repository.read([blob])[0])
+        except (ValueError, RecursionError) as problem:
             raise SourceTrouble(f"its {path} is no JSON: {problem}") from problem
         if not isinstance(found, dict):
             raise SourceTrouble(f"its {path} is no JSON object")
@@ -113,7 +118,7 @@ def _fetch_plugin(market: _Tree, source: MarketplaceSource, plugin_commit: str |
     # A plugin has its skills in `skills`, and where it says besides; one that is not strict, only where the list says.
     if not told or plugin.get("strict", True):
         folders.insert(0, _joined(root, _SKILLS))
-    skills = _skills_in(tree, folders)
+    skills = _skills_in(tree, folders, source.include)
     return Fetched(
         commit=market.commit,
         plugin_commit=None if tree is market else tree.commit,
@@ -146,27 +151,31 @@ def _is_local(url: str) -> bool:
     return url.startswith("file://") or ("://" not in url and ":" not in url.partition("/")[0])
 
 
-def _skills_in(tree: _Tree, folders: Sequence[str]) -> dict[str, str]:
-    """The folders of skills by name: a folder that is one, or all those in it that are."""
+def _skills_in(tree: _Tree, folders: Sequence[str], include: Sequence[str]) -> dict[str, str]:
+    """The folders of skills by name: a folder that is one, or all those in it that are. What is wrong with one that is
+    not wanted does not matter."""
     found: dict[str, str] = {}
-    for folder in folders:
-        inner = {path.removeprefix(f"{folder}/" if folder else "").split("/")[0] for path in _paths_below(tree, folder)}
-        places = [folder] if _joined(folder, SKILL_FILE) in tree.blobs else [_joined(folder, each) for each in inner]
-        for place in sorted(places):
-            raw = tree.read(_joined(place, SKILL_FILE))
-            if raw is None:
+    for place, raw in _skill_files(tree, folders):
+        try:
+            name = parse_skill_file(raw).name
+        except SkillFileError as problem:
+            if include and PurePosixPath(place).name not in include:
                 continue
-            try:
-                name = parse_skill_file(raw).name
-            except SkillFileError as problem:
-                raise SourceTrouble(f"{_joined(place, SKILL_FILE)} is no skill: {problem}") from problem
-            if found.setdefault(name, place) != place:
-                raise SourceTrouble(f"{found[name] or '.'} and {place} both hold a skill {name!r}")
+            raise SourceTrouble(f"{_joined(place, SKILL_FILE)} is no skill: {problem}") from problem
+        if found.setdefault(name, place) != place and (not include or name in include):
+            raise SourceTrouble(f"{found[name] or '.'} and {place} both hold a skill {name!r}")
     return found
 
 
-def _paths_below(tree: _Tree, folder: str) -> list[str]:
-    return [blob.path for blob in tree.below(folder)]
+def _skill_files(tree: _Tree, folders: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for folder in folders:
+        paths = (blob.path.removeprefix(f"{folder}/" if folder else "") for blob in tree.below(folder))
+        inner = {_joined(folder, path.split("/")[0]) for path in paths}
+        places = [folder] if _joined(folder, SKILL_FILE) in tree.blobs else sorted(inner)
+        found = {place: tree.blobs.get(_joined(place, SKILL_FILE)) for place in places}
+        files = {place: blob for place, blob in found.items() if blob is not None and blob.is_file}
+        _check_size(f"the skills in {folder or '.'}", list(files.values()))
+        yield from zip(files, tree.repository.read(list(files.values())), strict=True)
 
 
 def _chosen(tree: _Tree, skills: Mapping[str, str], include: Sequence[str]) -> dict[str, Files]:
@@ -174,10 +183,12 @@ def _chosen(tree: _Tree, skills: Mapping[str, str], include: Sequence[str]) -> d
     if unknown or not skills:
         wanted = f"no skill {unknown[0]!r}" if unknown else "no skills there"
         raise SourceTrouble(f"it has {wanted}; it has: {', '.join(sorted(skills)) or 'none'}")
-    return {name: _files_of(tree, skills[name]) for name in sorted(include or skills)}
+    chosen = {name: _files_of(tree, skills[name]) for name in sorted(include or skills)}
+    _check_size("what is wanted of it", [blob for files in chosen.values() for blob in files.values()])
+    return {name: _contents(tree, files) for name, files in chosen.items()}
 
 
-def _files_of(tree: _Tree, folder: str) -> Files:
+def _files_of(tree: _Tree, folder: str) -> dict[str, Blob]:
     """Every file of a skill but hidden ones, by its path in it."""
     taken: dict[str, Blob] = {}
     for blob in tree.below(folder):
@@ -187,12 +198,28 @@ def _files_of(tree: _Tree, folder: str) -> Files:
             continue
         if not blob.is_file:
             raise SourceTrouble(f"{blob.path} is a link, or a repository in a repository; neither is fetched")
-        if any(part in ("", ".", "..") or "\\" in part or "\0" in part for part in parts):
-            raise SourceTrouble(f"{blob.path!r} is no path that stays in its folder")
+        if not all(map(_is_fit, parts)):
+            raise SourceTrouble(f"{blob.path!r} is no path that stays in its folder, and that everybody sees")
         taken[path] = blob
-    if len(taken) > MOST_FILES or sum(blob.size for blob in taken.values()) > MOST_BYTES:
-        raise SourceTrouble(f"{folder or '.'} has more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
-    return dict(zip(taken, tree.repository.read(list(taken.values())), strict=True))
+    return taken
+
+
+def _is_fit(part: str) -> bool:
+    """Whether a file or folder may be called like this; what cannot be printed would hide from whoever reviews it."""
+    return part.strip(".") != "" and "\\" not in part and part.isprintable() and len(part.encode()) < _LONGEST_NAME
+
+
+def _contents(tree: _Tree, files: Mapping[str, Blob]) -> Files:
+    contents = dict(zip(files, tree.repository.read(list(files.values())), strict=True))
+    elsewhere = next((path for path, content in contents.items() if content.startswith(_IN_LFS)), None)
+    if elsewhere is not None:
+        raise SourceTrouble(f"{files[elsewhere].path} is in Git LFS, and what is fetched would only say where")
+    return contents
+
+
+def _check_size(what: str, blobs: Sequence[Blob]) -> None:
+    if len(blobs) > MOST_FILES or sum(blob.size for blob in blobs) > MOST_BYTES:
+        raise SourceTrouble(f"{what}: more than {MOST_FILES:,} files or {MOST_BYTES:,} bytes")
 
 
 def _plain(path: str) -> str:

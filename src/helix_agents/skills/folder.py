@@ -135,13 +135,18 @@ def _candidates(root: Path) -> Iterator[Path]:
         OSError: the root cannot be read.
     """
     for folder in _folders_in(root):
-        if (folder / SKILL_FILE).exists():
+        if _has_one(folder):
             yield folder
             continue
         try:
-            yield from (each for each in _folders_in(folder) if (each / SKILL_FILE).exists())
+            yield from filter(_has_one, _folders_in(folder))
         except OSError as problem:
             _left_out(folder, problem)
+
+
+def _has_one(folder: Path) -> bool:
+    # A folder that may not be looked into has none, and is no reason to leave out the others.
+    return os.path.exists(folder / SKILL_FILE)
 
 
 def _folders_in(folder: Path) -> list[Path]:

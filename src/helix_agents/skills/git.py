@@ -49,7 +49,8 @@ class Repository:
         Raises:
             SourceTrouble: it is not to be had.
         """
-        shallow = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", url)
+        # What stands behind the two dashes is never an option, whatever it looks like.
+        shallow = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url)
         allowed = {"GIT_ALLOW_PROTOCOL": ":".join(protocols)}
         if sha is None:
             self._git(*shallow, ref or "HEAD", more=allowed)
@@ -59,7 +60,7 @@ class Repository:
         except SourceTrouble:
             # Not every server gives a commit by its id.
             all_of_it = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-            self._git("fetch", "--quiet", "--no-recurse-submodules", url, *all_of_it, more=allowed)
+            self._git("fetch", "--quiet", "--no-recurse-submodules", "--", url, *all_of_it, more=allowed)
         try:
             return self._git("rev-parse", "--verify", f"{sha}^{{commit}}").decode().strip()
         except SourceTrouble as problem:

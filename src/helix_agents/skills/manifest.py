@@ -16,7 +16,8 @@ MANIFEST = "helix.skills.json"
 LOCK_FORMAT = "helix-skills-lock/1"
 
 _NAME = re.compile(r"[a-z0-9-]{1,64}")
-_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,250}")
+# As git has them, and nothing that it would take for an option, a pattern, or two names.
+_REF = re.compile(r"(?![-+])(?!.*(\.\.|@\{))[^\x00-\x20\x7f~^:?*\[\\]{1,250}")
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _WITH_PASSWORD = re.compile(r"[a-z+]+://[^/@]*:[^/@]*@")
 
@@ -130,7 +131,7 @@ def problem_with_pin(url: str, ref: str | None, sha: str | None) -> str | None:
         return f"url={url!r} is no address of a git repository"
     if _WITH_PASSWORD.match(url):
         return "its url has a password in it, and this file is for all to read; let git's credential helper have it"
-    if ref is not None and (not _REF.fullmatch(ref) or ".." in ref):
+    if ref is not None and not (_REF.fullmatch(ref) and ref.isprintable()):
         return f"ref={ref!r} is no name of a branch or a tag"
     if sha is not None and not _SHA.fullmatch(sha):
         return f"sha={sha!r} is no full id of a commit, in lower case"
@@ -160,11 +161,21 @@ def read_lock(path: Path) -> Lock:
         lock = msgspec.convert(read, Lock)
     except msgspec.MsgspecError as problem:
         raise DefinitionError(str(path), f"it is no lock: {problem}. Delete it, and sync.") from problem
-    # They are names of folders that are replaced and deleted.
-    unfit = next((name for name in lock.entries if not _NAME.fullmatch(name)), None)
-    if unfit is not None:
-        raise DefinitionError(str(path), f"{unfit!r} is no name of an entry. Delete it, and sync.")
+    for name, entry in lock.entries.items():
+        problem = _problem_with_locked(name, entry)
+        if problem is not None:
+            raise DefinitionError(f"{path}: {name!r}", f"{problem}. Delete it, and sync.")
     return lock
+
+
+def _problem_with_locked(name: str, entry: LockedEntry) -> str | None:
+    """Names become folders that are replaced and deleted, and commits words of a command: whoever may change this file
+    in a pull request must not choose either."""
+    if not _NAME.fullmatch(name):
+        return "this is no name of an entry"
+    commits = [each for each in (entry.commit, entry.plugin_commit) if each is not None]
+    unfit = next((each for each in commits if not _SHA.fullmatch(each)), None)
+    return None if unfit is None else f"{unfit!r} is no id of a commit"
 
 
 def write_lock(lock: Lock, path: Path) -> None:

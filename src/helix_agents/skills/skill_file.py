@@ -7,6 +7,8 @@ from helix_agents.agent.skills import problem_with_skill
 SKILL_FILE = "SKILL.md"
 MOST_BYTES = 1_000_000
 """More than any model reads of a skill."""
+MOST_FRONT_MATTER = 20_000
+"""Characters; reading YAML takes its time."""
 
 _FENCE = "---"
 
@@ -24,7 +26,8 @@ class SkillFile(NamedTuple):
 
 
 def parse_skill_file(raw: bytes) -> SkillFile:
-    """The skill in a file. Front matter may say more than name and description; nobody here asks for it.
+    """The skill in a file. Front matter may say more than name and description; nobody here asks for it. All it says is
+    text, whatever else YAML would make of it, so that nothing in a file from elsewhere is ever worked out.
 
     Raises:
         SkillFileError: it is none.
@@ -56,10 +59,11 @@ def _front_matter(text: str) -> dict[str, Any]:
     # Loaded with the first file: agents whose skills are code do without.
     import yaml
 
+    if len(text) > MOST_FRONT_MATTER:
+        raise SkillFileError(f"its front matter has more than {MOST_FRONT_MATTER:,} characters")
     try:
-        given: object = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as problem:
-        # A date that is none raises what dates raise.
+        given: object = yaml.load(text, Loader=yaml.BaseLoader)  # which knows texts, lists and mappings
+    except (yaml.YAMLError, RecursionError) as problem:
         raise SkillFileError(f"its front matter is no YAML: {' '.join(str(problem).split())}") from problem
     if not isinstance(given, dict):
         raise SkillFileError("its front matter is no mapping with name and description")

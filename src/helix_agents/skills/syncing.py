@@ -4,7 +4,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +16,10 @@ from helix_agents.domain.errors import DefinitionError, SkillSourceError
 from helix_agents.skills.fetching import Fetched, Files, fetch, hash_of
 from helix_agents.skills.git import SourceTrouble
 from helix_agents.skills.manifest import LockedEntry, Source, lock_path, read_lock, read_manifest, write_lock
+from helix_agents.skills.swapping import swap
+
+LEFT_BEHIND_SECONDS = 600
+"""Nobody writes an entry for so long."""
 
 # They turn the direction of what stands around them, or print nothing at all: a reviewer would read another text than
 # a model does.
@@ -77,7 +83,9 @@ class _Sync:
                 raise DefinitionError(
                     str(place), "the manifest no longer names it, but it was changed here; delete it, or move it away."
                 )
-            shutil.rmtree(place, ignore_errors=True)
+            if place.exists():
+                with self._aside(name) as aside:
+                    os.replace(place, aside / "old")
             self._write_lock({key: entry for key, entry in self.lock.entries.items() if key != name})
         return EntryReport(entry=name, folder=place, changes=changes or (f"{name} is gone",), written=not self._check)
 
@@ -144,21 +152,32 @@ class _Sync:
         if here and name not in self.lock.entries and hash_of(here) != fetched.sha256:
             cure = "move it away, or rename the entry in the manifest"
             raise DefinitionError(str(place), f"there is something that was not fetched; {cure}.")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=self._folder))
-        try:
+        if place.is_symlink():
+            raise DefinitionError(str(place), "it is a link, and skills are fetched into folders; move it away.")
+        with self._aside(name) as aside:
             for skill, files in fetched.skills.items():
                 for path, content in files.items():
-                    file = draft / "new" / skill / path
+                    file = aside / "new" / skill / path
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(content)
-            if place.is_symlink():
-                raise DefinitionError(str(place), "it is a link, and skills are fetched into folders; move it away.")
-            if place.exists():
-                os.replace(place, draft / "old")
-            os.replace(draft / "new", place)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            swap(aside / "new", place)
+
+    @contextmanager
+    def _aside(self, name: str) -> Generator[Path]:
+        """A hidden folder beside an entry's own, gone with the block; those of processes that died go, too."""
+        prefix = f".helix-{name}."
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for left in self._folder.glob(f"{prefix}*"):
+                if time.time() - left.stat().st_mtime > LEFT_BEHIND_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+            aside = Path(tempfile.mkdtemp(prefix=prefix, dir=self._folder))
+            try:
+                yield aside
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+        except OSError as problem:
+            raise DefinitionError(str(self._folder / name), f"it cannot be written: {problem.strerror}.") from problem
 
     def _write_lock(self, entries: Mapping[str, LockedEntry]) -> None:
         self.lock = msgspec.structs.replace(self.lock, entries=dict(sorted(entries.items())))

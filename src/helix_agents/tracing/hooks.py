@@ -41,7 +41,8 @@ _MS = 1_000_000
 
 
 class OpenTelemetryHooks(Hooks[Any, Any]):
-    """Writes every run as spans of OpenTelemetry's GenAI conventions: `invoke_agent`, `chat` and `execute_tool`.
+    """Writes every run as spans of OpenTelemetry's GenAI conventions: `invoke_agent`, `chat` and `execute_tool`; and
+    measures it.
 
     A conversation is one trace, with its suspensions, its sub-agents and whoever goes on with it after a crash; its id
     is `tracing_context.trace_id` of the session. Spans that your tools and the model's client make are below the span
@@ -49,7 +50,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
 
     Args:
         tracer_provider: Where spans go; by default to the provider that your program has set.
-        meter_provider: Where `gen_ai.client.operation.duration` and `gen_ai.client.token.usage` go; the same.
+        meter_provider: Where metrics go, of models, tools and runs; the same.
         capture_content: Whether prompts, replies, arguments, results and the texts of errors are written, too. By
             default only if the environment says so (`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`).
         attributes: More attributes for every span of a run: `lambda ctx: {"user.id": ctx.user_id or ""}`.
@@ -72,12 +73,17 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
     # -- runs
 
     def on_agent_start(self, ctx: RunContext[Any, Any], event: AgentStartEvent) -> None:
-        self._point_to_run(ctx)
+        self._begin(ctx)
 
     def on_agent_resumed(self, ctx: RunContext[Any, Any], event: AgentResumedEvent) -> None:
+        self._begin(ctx)
+
+    def _begin(self, ctx: RunInfo) -> None:
+        self._meters.run_began(ctx, time.time_ns() // _MS)
         self._point_to_run(ctx)
 
     def on_agent_complete(self, ctx: RunContext[Any, Any], event: AgentCompleteEvent) -> None:
+        self._meters.run_ended(ctx, "completed", event.duration_ms)
         span = self._start_run(ctx, "completed", event.step_count)
         if span is not None:
             if self._contents:
@@ -86,12 +92,14 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
             span.end()
 
     def on_agent_fail(self, ctx: RunContext[Any, Any], event: AgentFailEvent) -> None:
+        self._meters.run_ended(ctx, "failed", event.duration_ms, event.code)
         span = self._start_run(ctx, "failed", event.step_count)
         if span is not None:
             self._fail(span, event.code, event.error)
             span.end()
 
     def on_agent_interrupted(self, ctx: RunContext[Any, Any], event: AgentInterruptedEvent) -> None:
+        self._meters.run_ended(ctx, "interrupted", event.duration_ms)
         span = self._start_run(ctx, "interrupted", event.step_count)
         if span is not None:
             told = {"helix.reason": event.reason} if self._contents and event.reason is not None else None
@@ -99,6 +107,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
             span.end()
 
     def on_agent_suspended(self, ctx: RunContext[Any, Any], event: AgentSuspendedEvent) -> None:
+        self._meters.run_ended(ctx, "suspended", event.duration_ms)
         span = self._start_run(ctx, "suspended", event.step_count)
         if span is not None:
             span.add_event("suspended", {"helix.waits_for": event.reason, "helix.tool_call_ids": event.tool_call_ids})
@@ -132,10 +141,9 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
                     outcome = yield from self._outcome_of(span)
                     self._write_reply(span, outcome)
         except BaseException as problem:
-            self._meters.took(time.perf_counter_ns() - begun, model, _name_of(problem))
+            self._meters.gave_no_answer(time.perf_counter_ns() - begun, model, _name_of(problem))
             raise
-        self._meters.took(time.perf_counter_ns() - begun, model)
-        self._meters.used(outcome.usage, model)
+        self._meters.answered(time.perf_counter_ns() - begun, model, outcome)
 
     def on_llm_retry(self, ctx: RunInfo, event: LLMRetryEvent) -> None:
         about: Attributes = {
@@ -162,6 +170,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
 
     def after_tool(self, ctx: RunContext[Any, Any], event: AfterToolEvent) -> None:
         """A function has a span from around it; any other call gets its own now."""
+        self._meters.call_done(ctx, event)
         if event.ran_by != "function":
             # Times come in milliseconds: what happened within the last of them is part of it. A result that an earlier
             # version left does not say when it came.
@@ -181,6 +190,8 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
 
     def on_tool_unsettled(self, ctx: RunContext[Any, Any], event: ToolUnsettledEvent) -> None:
         """The agents that work for the call have spans below it, whether or not anybody comes back to it."""
+        if event.waits and event.ran_by == "client":
+            self._meters.call_waits(ctx, event.tool_name)
         if event.errand is not None:
             span = self._start_call(ctx, event, time.time_ns() - event.duration_ms * _MS)
             if span is not None:

@@ -9,7 +9,7 @@ from helix_agents.domain import door
 from helix_agents.domain.errors import QueuedTurnGoneError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, check_page
-from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting
+from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, sent_again
 
 
 def take_queued(tx: Transaction, session_id: SessionId, run_id: RunId) -> None:
@@ -45,7 +45,9 @@ class InMemoryQueues(Handle):
                     return None
                 check_room(turn.session_id, len(waiting))
                 stored = msgspec.structs.replace(turn, queued_at=tx.now)
-                tx.put(tx.within(tx.tables.queued, turn.session_id), turn.run_id, stored)
+            else:
+                stored = sent_again(stored, turn)
+            tx.put(tx.within(tx.tables.queued, turn.session_id), turn.run_id, stored)
         return own(stored)
 
     async def list_queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:

@@ -180,14 +180,14 @@ class PostgresMemoryStore(Part[Database]):
         check_embedding(embedding)
         changed = await self._db.execute(
             "UPDATE __agents_memories SET embedded_by = ?, vector = ?"
-            " WHERE namespace = ? AND entity = ? AND id = ? AND version = ?",
+            " WHERE namespace = ? AND entity = ? AND id = ? AND text = ?",
             (
                 embedding.embedded_by,
                 numbers(embedding.vector).tolist(),
                 self._namespace,
                 embedding.entity,
                 embedding.id,
-                embedding.version,
+                embedding.text,
             ),
         )
         return changed > 0

@@ -10,7 +10,7 @@ from helix_agents.domain.door import check_queued
 from helix_agents.domain.errors import QueuedTurnGoneError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, check_page
-from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting
+from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, sent_again
 from helix_agents.domain.records import decode, encode
 
 _DROP = "DELETE FROM __agents_queued_turns WHERE namespace = ? AND session_id = ? AND run_id = ?"
@@ -43,7 +43,7 @@ class PostgresQueues(Facet):
             )
             known = next((row[1] for row in rows if row[0] == turn.run_id), None)
             if known is not None:
-                return decode(known, QueuedTurn)
+                return await self._sent_again(connection, decode(known, QueuedTurn), turn)
             if await find_run(connection, self._namespace, turn.run_id) is not None:
                 return None
             if not rows and not keeps_others_waiting(await current_run(connection, session)):
@@ -57,6 +57,15 @@ class PostgresQueues(Facet):
             return stored
 
         return await self._db.write(work)
+
+    async def _sent_again(self, connection: Connection, known: QueuedTurn, turn: QueuedTurn) -> QueuedTurn:
+        stored = sent_again(known, turn)
+        if stored != known:
+            await connection.execute(
+                "UPDATE __agents_queued_turns SET body = ? WHERE namespace = ? AND session_id = ? AND run_id = ?",
+                (encode(stored).decode(), self._namespace, turn.session_id, turn.run_id),
+            )
+        return stored
 
     async def list_queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
         bodies = await self._bodies_of(session_id, "__agents_queued_turns")

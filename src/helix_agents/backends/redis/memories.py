@@ -120,21 +120,16 @@ class RedisMemoryStore:
         async def work(tx: Transaction) -> int:
             keys = MemoryKeys(tx.slot)
             counts = await load_counts(tx, keys)
-            rows = (await tx.read(("HVALS", keys.rows)))[0]
-            going = [
-                memory
-                for memory in map(_sure, map(_memory, rows))
-                if (ids is None or memory.id in ids) and (sources is None or memory.source in sources)
-            ]
+            rows = (
+                (await tx.read(("HVALS", keys.rows)))[0] if ids is None else await _read_fields(tx, keys.rows, [*ids])
+            )
+            found = [memory for memory in map(_memory, rows) if memory is not None]
+            going = [memory for memory in found if sources is None or memory.source in sources]
             if not going:
                 return 0
             names = [memory.id for memory in going]
             fields = [digest_field(memory.source, memory.text) for memory in going]
-            holders = [
-                holder
-                for first in range(0, len(fields), AT_ONCE)
-                for holder in (await tx.read(("HMGET", keys.digests, *fields[first : first + AT_ONCE])))[0]
-            ]
+            holders = await _read_fields(tx, keys.digests, fields)
             # Another one may say the same, and was first.
             own = [
                 field
@@ -176,7 +171,8 @@ class RedisMemoryStore:
     async def search_words(
         self, entity: EntityId, words: Sequence[str], *, sources: Sequence[str] | None = None, limit: int = 10
     ) -> tuple[MemoryRecord, ...]:
-        return by_words(await self._rows(entity, sources), words, limit)
+        rows = await self._rows(entity, sources)
+        return await asyncio.to_thread(by_words, rows, words, limit)
 
     async def search_meaning(
         self,
@@ -188,7 +184,6 @@ class RedisMemoryStore:
         limit: int = 10,
     ) -> tuple[NearMemory, ...]:
         rows = await self._rows(entity, sources)
-        # Thousands of vectors take a while, in which the event loop has other things to do.
         return await asyncio.to_thread(by_meaning, rows, vector, embedded_by, limit)
 
     async def put_embedding(self, embedding: MemoryEmbedding) -> bool:
@@ -288,14 +283,25 @@ class RedisMemoryStore:
         if known is None:
             reads = (("HVALS", keys.rows), ("HGETALL", keys.vectors))
             ran = await self._space.run("memories", ((keys.head, "?", b""),), reads, 0)
-            vectors = dict(pairs(ran.replies[1]))
-            memories = map(_sure, map(_memory, ran.replies[0]))
-            known = ran.revisions[0], [look_at(memory, vectors.get(memory.id)) for memory in memories]
-            self._known[entity] = known
-            while len(self._known) > 1 and sum(len(rows) for _, rows in self._known.values()) > MOST_REMEMBERED:
+            # Thousands of memories take a while, in which the event loop has other things to do.
+            known = ran.revisions[0], await asyncio.to_thread(_looked_at, *ran.replies)
+            while self._known and sum(len(rows) for _, rows in self._known.values()) > MOST_REMEMBERED - len(known[1]):
                 self._known.popitem(last=False)
+        # Others may have made room here meanwhile.
+        self._known[entity] = known
         self._known.move_to_end(entity)
         return [row for row in known[1] if sources is None or row.memory.source in sources]
+
+
+async def _read_fields(tx: Transaction, key: str, fields: Sequence[str | bytes]) -> list[bytes | None]:
+    """What stands under each field of a hash."""
+    chunks = (fields[first : first + AT_ONCE] for first in range(0, len(fields), AT_ONCE))
+    return [found for chunk in chunks for found in (await tx.read(("HMGET", key, *chunk)))[0]]
+
+
+def _looked_at(rows: Sequence[bytes], of_vectors: list[bytes]) -> list[Looked]:
+    vectors = dict(pairs(of_vectors))
+    return [look_at(memory, vectors.get(memory.id)) for memory in map(_sure, map(_memory, rows))]
 
 
 def _memory(row: bytes | None) -> MemoryRecord | None:

@@ -11,7 +11,7 @@ from helix_agents.domain import door
 from helix_agents.domain.errors import QueuedTurnGoneError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, check_page
-from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting
+from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, sent_again
 from helix_agents.domain.records import Record, decode, encode
 
 
@@ -53,6 +53,15 @@ async def _waiting(tx: Transaction, known: Known[Session]) -> list[QueuedRow]:
     return sorted((decode(row, QueuedRow) for row in rows), key=lambda row: row.place)
 
 
+def _sent_again(tx: Transaction, known: Known[Session], there: QueuedRow, turn: QueuedTurn) -> QueuedTurn:
+    stored = sent_again(there.turn, turn)
+    if stored != there.turn:
+        tx.do("HSET", tx.slot.queued(turn.session_id), turn.run_id, encode(QueuedRow(place=there.place, turn=stored)))
+        # Whoever looks at the queue goes by the session's row.
+        save_session(tx, known)
+    return stored
+
+
 class RedisQueues(Facet):
     """The facet `Queues`."""
 
@@ -62,9 +71,9 @@ class RedisQueues(Facet):
         async def work(tx: Transaction) -> QueuedTurn | None:
             known = await load_session(tx, turn.session_id)
             waiting = await _waiting(tx, known)
-            there = next((row.turn for row in waiting if row.turn.run_id == turn.run_id), None)
+            there = next((row for row in waiting if row.turn.run_id == turn.run_id), None)
             if there is not None:
-                return there
+                return _sent_again(tx, known, there, turn)
             if await find_run(tx, known, turn.run_id) is not None:
                 return None
             if not waiting and not keeps_others_waiting(known.value.run):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from helix_agents.backends.memory_columns import MEMORY, columns_of, memory_of, scope_word
+from helix_agents.backends.memory_columns import MEMORY, columns_of, in_scope, memory_of
 from helix_agents.backends.part import Part
 from helix_agents.backends.sqlite.connection import Connection, Row, Value
 from helix_agents.backends.sqlite.database import Database
@@ -29,6 +29,7 @@ from helix_agents.domain.memories import (
 from helix_agents.domain.memory_search import Looked, by_meaning
 from helix_agents.domain.memory_words import words_of
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.records import encode
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.memory_store import MemoryStore
 from helix_agents.system import SystemClock
@@ -164,14 +165,13 @@ class SQLiteMemoryStore(Part[Database]):
         where, values = self._within(entity, sources)
         if not words:
             return ()
-        asked = " OR ".join(f'"{word}"' for word in words)
-        query = f'scope : "{scope_word(self._namespace, entity)}" AND words : ({asked})'
+        query = " OR ".join(f'"{word}"' for word in in_scope(words, self._namespace, entity))
 
         def work(connection: Connection) -> tuple[MemoryRecord, ...]:
             rows = connection.all(
                 f"SELECT {_OF} FROM __agents_memory_words w JOIN __agents_memories m ON m.key = w.rowid"
                 f" WHERE w.__agents_memory_words MATCH ? AND {where}"
-                " ORDER BY bm25(__agents_memory_words, 0.0, 1.0), m.updated_at DESC, m.id DESC LIMIT ?",
+                " ORDER BY bm25(__agents_memory_words), m.updated_at DESC, m.id DESC LIMIT ?",
                 (query, *values, limit),
             )
             return tuple(map(memory_of, rows))
@@ -219,8 +219,8 @@ class SQLiteMemoryStore(Part[Database]):
         def work(connection: Connection) -> bool:
             row = connection.one(
                 "UPDATE __agents_memories SET embedded_by = ?"
-                " WHERE namespace = ? AND entity = ? AND id = ? AND version = ? RETURNING key",
-                (embedding.embedded_by, self._namespace, embedding.entity, embedding.id, embedding.version),
+                " WHERE namespace = ? AND entity = ? AND id = ? AND text = ? RETURNING key",
+                (embedding.embedded_by, self._namespace, embedding.entity, embedding.id, embedding.text),
             )
             if row is None:
                 return False
@@ -278,8 +278,8 @@ class SQLiteMemoryStore(Part[Database]):
 
     def _put_words(self, connection: Connection, key: int, entity: EntityId, words: Sequence[str]) -> None:
         connection.execute(
-            "INSERT INTO __agents_memory_words (rowid, scope, words) VALUES (?, ?, ?)",
-            (key, scope_word(self._namespace, entity), " ".join(words)),
+            "INSERT INTO __agents_memory_words (rowid, words) VALUES (?, ?)",
+            (key, " ".join(in_scope(words, self._namespace, entity))),
         )
 
     def _within(
@@ -288,10 +288,13 @@ class SQLiteMemoryStore(Part[Database]):
         """The condition for memories of an entity, and its values."""
         check_id(entity, "entity")
         where = "m.namespace = ? AND m.entity = ?"
+        values: list[Value] = [self._namespace, entity]
         for column, wanted in (("source", sources), ("id", ids)):
             if wanted is not None:
-                where += f" AND m.{column} IN ({', '.join('?' * len(wanted))})"
-        return where, (self._namespace, entity, *(sources or ()), *(ids or ()))
+                # A statement has only so many places for values.
+                where += f" AND m.{column} IN (SELECT value FROM json_each(?))"
+                values.append(encode(list(wanted)).decode())
+        return where, tuple(values)
 
 
 _: type[MemoryStore] = SQLiteMemoryStore

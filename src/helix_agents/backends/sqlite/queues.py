@@ -10,7 +10,7 @@ from helix_agents.domain.door import check_queued
 from helix_agents.domain.errors import QueuedTurnGoneError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, check_page
-from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting
+from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, sent_again
 from helix_agents.domain.records import decode, encode
 
 _WAITING = "SELECT body FROM __agents_queued_turns WHERE namespace = ? AND session_id = ? ORDER BY key"
@@ -39,7 +39,7 @@ class SQLiteQueues(Facet):
             waiting = self._waiting(connection, turn.session_id)
             known = next((each for each in waiting if each.run_id == turn.run_id), None)
             if known is not None:
-                return known
+                return self._sent_again(connection, known, turn)
             if find_run(connection, self._namespace, turn.run_id) is not None:
                 return None
             if not waiting and not keeps_others_waiting(current_run(connection, session)):
@@ -80,6 +80,15 @@ class SQLiteQueues(Facet):
             return tuple(row[0] for row in rows)
 
         return await self._db.read(work)
+
+    def _sent_again(self, connection: Connection, known: QueuedTurn, turn: QueuedTurn) -> QueuedTurn:
+        stored = sent_again(known, turn)
+        if stored != known:
+            connection.execute(
+                "UPDATE __agents_queued_turns SET body = ? WHERE namespace = ? AND session_id = ? AND run_id = ?",
+                (encode(stored).decode(), self._namespace, turn.session_id, turn.run_id),
+            )
+        return stored
 
     def _waiting(self, connection: Connection, session_id: SessionId) -> tuple[QueuedTurn, ...]:
         rows = connection.all(_WAITING, (self._namespace, session_id))

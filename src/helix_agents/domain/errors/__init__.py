@@ -21,6 +21,7 @@ HelixError
 │   ├── RunNotCompletedError
 │   ├── QueueFullError
 │   ├── QueuedTurnDroppedError
+│   ├── BudgetExhaustedError       a retry continues with a fresh budget
 │   ├── ExecutorClosedError
 │   ├── OtherEventLoopError
 │   ├── InvalidWriteError
@@ -42,6 +43,7 @@ HelixError
 │   └── LockLostError
 ├── SetupError                     fix the configuration or the installation
 │   ├── DefinitionError
+│   ├── PriceUnknownError
 │   ├── UnknownAgentError
 │   ├── StateSchemaChangedError
 │   ├── UnknownBackendError
@@ -106,6 +108,7 @@ Fields travel in `args`, so every error survives pickling; `code` is stable and 
 
 from helix_agents.domain.errors.callers import (
     AgentMismatchError,
+    BudgetExhaustedError,
     CallerError,
     CheckpointNotFoundError,
     ChunkTooLargeError,
@@ -143,6 +146,7 @@ from helix_agents.domain.errors.configuration import (
     IncompleteStoreError,
     InvalidStoreUrlError,
     MissingExtraError,
+    PriceUnknownError,
     RecordTooNewError,
     SchemaTooNewError,
     SchemaTooOldError,
@@ -228,6 +232,7 @@ __all__ = [
     "BackupDamagedError",
     "BackupKeyMismatchError",
     "BackupTooNewError",
+    "BudgetExhaustedError",
     "CallerError",
     "CheckpointNotFoundError",
     "ChunkTooLargeError",
@@ -264,6 +269,7 @@ __all__ = [
     "NothingToRetryError",
     "OtherEventLoopError",
     "PathRefusedError",
+    "PriceUnknownError",
     "QueueFullError",
     "QueuedTurnDroppedError",
     "QueuedTurnGoneError",

@@ -369,3 +369,22 @@ class WeakPassphraseError(CallerError):
 
     def __str__(self) -> str:
         return f"This passphrase is refused: {self.reason}. A few random words make a good one."
+
+
+class BudgetExhaustedError(CallerError):
+    """What the models of a turn may use is used up."""
+
+    code = "budget_exhausted"
+    retryable = True
+    agent: str
+    limit: str
+    allowed: float
+    used: float
+    scope: str
+
+    def __str__(self) -> str:
+        whose = " by it and its sub-agents" if self.scope == "tree" else ""
+        amounts = f"{self.used:,.0f} of {self.allowed:,.0f} {self.limit.replace('_', ' ')}"
+        if self.limit == "cost_usd":
+            amounts = f"${self.used:,.6g} of ${self.allowed:,.6g}"
+        return f"The budget of {self.agent!r} is spent: {amounts} used{whose}. A retry continues with a fresh budget."

@@ -20,6 +20,20 @@ class DefinitionError(SetupError):
         return f"{self.subject}: {self.problem}"
 
 
+class PriceUnknownError(SetupError):
+    """A budget is in dollars, and a model was asked that nobody knows the price of."""
+
+    code = "price_unknown"
+    agent: str
+    model: str
+
+    def __str__(self) -> str:
+        return (
+            f"The budget of {self.agent!r} is in dollars, and nobody knows what model {self.model!r} costs that was "
+            "asked; give the agent that asks it prices=…, a function of the model's name and its tokens."
+        )
+
+
 class UnknownAgentError(SetupError):
     """No agent of this name is registered in this process."""
 

@@ -21,7 +21,7 @@ from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, CreateSession, SessionState, StopKind
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
 from helix_agents.domain.writes import NO_WRITES, apply_writes, difference
-from helix_agents.engine.children.detached import resume_detached
+from helix_agents.engine.children.detached import begin_detached, resume_detached
 from helix_agents.engine.children.errands import companion_run_id
 from helix_agents.engine.children.letting_go import child_id_of, let_go
 from helix_agents.engine.children.sub_agents import (
@@ -41,6 +41,7 @@ from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.answers import tool_is_gone
 from helix_agents.engine.steps.executing import announce, open_call, settle, tell_before
 from helix_agents.engine.steps.salvage import StepEnd, end_of_last_step, salvage, salvaged_state
+from helix_agents.engine.steps.spending import tell_spending
 
 # Companions are spoken to in the round after the commit that announced them.
 _FIRST_ROUND = 1
@@ -218,7 +219,8 @@ class _CompanionCall:
         if agent.mode == "blocking":
             # Driven by its parent's run; any other stands on its own, and so outlives it.
             owned = msgspec.structs.replace(owned, parent_run_id=self._scope.run.run_id, workflow_id=None)
-        return (await self._store.start_run(owned)).run
+            return (await self._store.start_run(owned)).run
+        return await begin_detached(self._scope.services, owned)
 
     async def _started(
         self, agent: PersistentAgent, name: str, run: RunRecord, before: SubSessionRef | None
@@ -283,6 +285,9 @@ class _CompanionCall:
         run = await self._store.get_run(run_id)
         session = await self._store.load_state(child)
         assert run is not None
+        if run.parent_run_id is not None:
+            # One that stands on its own spends from its own budget.
+            await tell_spending(self._scope, session)
         if _is_at_work(run):
             return await self._waiting(session)
         if self._scope.stop.requested.is_set() and run.status in ("interrupted", "failed"):
@@ -306,8 +311,7 @@ class _CompanionCall:
             if run.status in SUSPENDED and await self._has_answer(child):
                 await self._check_can_go_on(ref)
                 root, owner = self._scope.session.root_session_id, self._scope.run.owner
-                for begun in await resume_detached(services, root, owner, companion=child):
-                    services.drive_detached(begun)
+                await resume_detached(services, root, owner, companion=child)
             elif run.status != "running" and await self._store.get_current_run(child) == run:
                 # Else it went on between the two looks, and has another run by now.
                 return await self._result(child, run.run_id)

@@ -4,7 +4,7 @@ import msgspec
 
 from helix_agents.agent.companions import SPAWN_AGENT
 from helix_agents.domain.commits import StartRun, is_detached
-from helix_agents.domain.errors import ConflictError, StateSchemaChangedError
+from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import READY
@@ -19,6 +19,9 @@ from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.corrections import COMPANION_NOTICE
 from helix_agents.ports.state_store import SessionStateStore
+
+# How long after a store did not answer it is asked again, in seconds; twice as long each time, up to half a minute.
+_FIRST_WAIT, _LAST_WAIT = 0.1, 30.0
 
 
 async def tell_finished_companions(scope: RunScope, step: int) -> None:
@@ -72,8 +75,8 @@ async def untold_at(
 
 async def resume_detached(
     services: Services, root: SessionId, owner: str | None, *, companion: SessionId | None = None
-) -> tuple[RunRecord, ...]:
-    """Runs for companions of a tree that waited and can go on; the caller drives them.
+) -> int:
+    """Drive companions of a tree that waited and can go on, each as soon as its run is begun; answers how many.
 
     Those are who asked for something and has the answer, the companions above that wait for it, and the given one if
     what it waited for has gone on by itself.
@@ -82,7 +85,7 @@ async def resume_detached(
     # A root sees the calls of its whole tree; one look by key does, where a listing would have to search.
     calls = (await store.load_state(root)).pending_client_tool_calls.values()
     ready = [call.session_id for call in calls if call.state in READY and call.session_id != root]
-    started: dict[SessionId, RunRecord] = {}
+    started: set[SessionId] = set()
     for lowest in dict.fromkeys(ready if companion is None else (*ready, companion)):
         # From the top: whoever goes on looks after those it waits for, should this process die in between.
         for session in reversed(await _line_of(store, lowest)):
@@ -90,8 +93,9 @@ async def resume_detached(
             if run is None or run.status not in SUSPENDED or not is_detached(session, run):
                 continue
             if await answered_below(store, session) and (begun := await _resume(services, session, run, owner)):
-                started[session.session_id] = begun
-    return tuple(started.values())
+                services.drive_detached(begun)
+                started.add(session.session_id)
+    return len(started)
 
 
 async def _line_of(store: SessionStateStore, session_id: SessionId) -> list[SessionState]:
@@ -124,10 +128,29 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
     try:
         writes = services.present_state(agent, session.custom_state, session.agent_version).writes
         present = msgspec.structs.replace(start, agent_version=agent.version, writes=writes)
-        return (await services.store.start_run(present)).run
+        return await begin_detached(services, present)
     except ConflictError:
         return None
     except StateSchemaChangedError as problem:
         # Nothing was written: a deploy that fits goes on with it.
         log_exception("subagent.dispatch_failed", problem, session_id=session.session_id)
         return None
+
+
+async def begin_detached(services: Services, start: StartRun) -> RunRecord:
+    """Begin a run that stands on its own, and be sure of it: while this process lives, nobody else finds one that
+    carries its lease, so a start whose answer was lost is sent again until the store answers.
+
+    Raises:
+        ConflictError: somebody else was first.
+    """
+    wait = _FIRST_WAIT
+    while True:
+        try:
+            return (await services.store.start_run(start)).run
+        except HelixError as problem:
+            if not problem.retryable or start.owner is None:
+                raise
+            log_exception("run.start_unheard", problem, session_id=start.session_id, run_id=start.run_id)
+        await services.sleep(wait)
+        wait = min(wait * 2, _LAST_WAIT)

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import msgspec
 
 from helix_agents.agent.sub_agents import DelegationTool
-from helix_agents.domain.chunks import SubagentEnd
+from helix_agents.domain.chunks import SubagentEnd, SubagentStart
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import ChunkTooLargeError
-from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
@@ -24,6 +24,8 @@ async def end_children(scope: RunScope, batch: OpenBatch) -> None:
     """A run that ends before its calls have results leaves nobody behind who works or waits for them."""
     for planned in batch.unsettled:
         if planned.kind in DELEGATED and await let_go(scope, child_id_of(planned)):
+            if not await _start_was_said(scope, child_id_of(planned), scope.run.run_id if batch.round == 0 else None):
+                continue
             tool = scope.agent.find_tool(planned.tool_name)
             agent_type = tool.child_type if isinstance(tool, DelegationTool) else planned.tool_name
             await write_end(scope, end_chunk(scope, batch.step, planned, agent_type, "interrupted"))
@@ -63,7 +65,8 @@ async def end_forgotten_children(
             end = end_of_child(ref.tool_call_id, ref.agent_type, *own)
             said = msgspec.structs.replace(said, status=end.status, result=end.message.content)
             update = end.ref_update
-        if ref.mode == "ephemeral" and not await _end_was_said(scope, ref):
+        is_known = await _start_was_said(scope, ref.sub_session_id, ref.parent_run_id, died=True)
+        if ref.mode == "ephemeral" and is_known and not await _end_was_said(scope, ref):
             await write_end(scope, said)
         await store.update_sub_session_ref(session.session_id, update)
 
@@ -77,6 +80,16 @@ async def _end_was_said(scope: RunScope, ref: SubSessionRef) -> bool:
         if any(isinstance(chunk, SubagentEnd) and chunk.child_session_id == ref.sub_session_id for chunk in said):
             return True
     return False
+
+
+async def _start_was_said(scope: RunScope, child_id: SessionId, begun_by: RunId | None, *, died: bool = False) -> bool:
+    """Whether readers know of a delegation that is let go. A run makes the child first: one that `died` in between, or
+    an earlier attempt of this one, has not come to say so, and then nobody is told of its end either."""
+    if begun_by is None or not (died or scope.run.attempt > 1):
+        return True
+    await scope.writer.flush()
+    said = await scope.services.streams.get_chunks_from_step(scope.stream_id, 0, run_id=begun_by)
+    return any(isinstance(chunk, SubagentStart) and chunk.child_session_id == child_id for chunk in said)
 
 
 async def _works_for_a_call(scope: RunScope, companion: SessionId) -> bool:
@@ -122,6 +135,8 @@ async def write_end(scope: RunScope, end: SubagentEnd) -> None:
     except ChunkTooLargeError:
         # The result is in the transcript all the same.
         await scope.writer.write(msgspec.structs.replace(end, result=None))
+    # Who gave a child up may be stopped before that is committed, and lets go of it once more.
+    scope.take_ends_told((end,))
 
 
 async def let_go(scope: RunScope, child_id: SessionId, reason: str = "interrupted") -> bool:
@@ -161,7 +176,8 @@ async def _tell_ends_below(scope: RunScope, session: SessionState, run: RunRecor
         below, working = await store.load_state(ref.sub_session_id), await store.get_current_run(ref.sub_session_id)
         if working is not None:
             await _tell_ends_below(scope, below, working, ref.tool_call_id)
-        await write_end(scope, _end_of(ref, session, run, within))
+        if await _start_was_said(scope, ref.sub_session_id, ref.parent_run_id):
+            await write_end(scope, _end_of(ref, session, run, within))
 
 
 async def _delegated_by(scope: RunScope, session: SessionState) -> ToolCallId | None:

@@ -46,6 +46,7 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.steps.answers import abandoned, tool_is_gone
 from helix_agents.engine.steps.executing import announce, open_call, settle, tell_before
 from helix_agents.engine.steps.ledger import resting_reply
+from helix_agents.engine.steps.spending import tell_spending
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.engine.steps.stop_watch import StopSignal, look_for_stop, watching
 from helix_agents.engine.steps.undriven import tell_failed
@@ -349,10 +350,13 @@ async def _outcome(
     if run.status == "running":
         raise SupersededError(run.session_id, run.run_id, run.attempt, "another driver took the child over")
     if run.status in SUSPENDED:
+        await _tell_spending(scope, child_id)
         return CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
     if scope.stop.requested.is_set() and (run.status == "interrupted" or run.completion_reason == CANCELLED):
+        await _tell_spending(scope, child_id)
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     session = await store.load_state(child_id)
+    await tell_spending(scope, session)
     end = end_of_call(scope, planned, session, run)
     message, status = end.message, end.status
     ended = run.ended_at or run.started_at
@@ -387,6 +391,11 @@ async def _outcome(
         fail_run=fail_run,
     )
     return await settle(scope, batch, result)
+
+
+async def _tell_spending(scope: RunScope, child_id: SessionId) -> None:
+    if scope.counts_spending:
+        await tell_spending(scope, await scope.services.store.load_state(child_id))
 
 
 def end_of_call(scope: RunScope, planned: PlannedCall, session: SessionState, run: RunRecord) -> ChildEnd:

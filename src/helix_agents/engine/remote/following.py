@@ -20,6 +20,7 @@ from contextlib import aclosing
 import msgspec
 
 from helix_agents.agent.remote_agents import RemoteAgentTool
+from helix_agents.domain.budgets import Spent
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.chunks import StepDiscarded, StreamChunk
 from helix_agents.domain.commits import Committed, StepCommit
@@ -59,6 +60,7 @@ from helix_agents.engine.remote.stops import (
 )
 from helix_agents.engine.remote.usage import count_anew
 from helix_agents.engine.scope import RunScope, step_id_of
+from helix_agents.engine.steps.spending import priced
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.engine.steps.stop_watch import StopSignal, undisturbed
 from helix_agents.ports.remote_agents import RemoteStatus
@@ -340,6 +342,7 @@ class _Follower:
             error=rest.error,
             failure_reason=rest.reason if rest.status == "failed" else None,
             interrupt_context=self._interrupt_context(rest),
+            spent=self._spent(usage),
         )
         committed = await self._store_step(
             StepCommit(
@@ -363,6 +366,13 @@ class _Follower:
         if not suspended and not rest.confirmed:
             await stop_remote(self._scope.services, self._session.session_id)
         return committed.again
+
+    def _spent(self, usage: Sequence[UsageEntry]) -> Spent | None:
+        """What it used of budgets above it: known when it rests, and not while it works."""
+        scope, spent = self._scope, self._session.spent
+        if not (scope.shares_budget or scope.spends_from_above):
+            return spent
+        return (spent or Spent(since=self._run.run_id)).used(priced(scope, usage), {})
 
     async def _use_up(self, calls: tuple[ToolCallId, ...]) -> None:
         await self._store_step(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import Message, ToolMessage
+from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.rendering import render
 from helix_agents.domain.runs import RunRecord
@@ -19,8 +19,9 @@ MOST_TRIES = 8
 class SessionSnapshot(Record):
     """A session at one moment.
 
-    `messages` are committed, and so is `custom_state`. `held` are results of a step that waits for somebody, `chunks`
-    what the stream said since the last commit, up to `sequence`. Reading the stream after `sequence` misses nothing and
+    `messages` are committed, and so is `custom_state`. `held` are results of a step that waits for somebody, `entering`
+    what the user said meanwhile and follows them, `chunks` what the stream said since the last commit, up to
+    `sequence`. Reading the stream after `sequence` misses nothing and
     repeats nothing: `render(later)` shows at any time what a reader who was there from the beginning sees.
     """
 
@@ -29,6 +30,7 @@ class SessionSnapshot(Record):
     run: RunRecord | None
     messages: tuple[Message, ...]
     held: tuple[ToolMessage, ...]
+    entering: tuple[UserMessage, ...] = ()
     chunks: tuple[StreamChunk, ...]
     custom_state: dict[str, JSON]
     sequence: int
@@ -75,6 +77,7 @@ async def _read(store: SessionStateStore, streams: StreamManager, state: Session
         run=run,
         messages=tuple(stored.message for stored in transcript if stored.sequence <= state.message_count),
         held=tuple(change.message for change in held if isinstance(change.message, ToolMessage)),
+        entering=state.suspension_context.entry_messages if state.suspension_context is not None else (),
         chunks=stream.chunks if stream is not None else (),
         custom_state=state.custom_state,
         sequence=stream.info.latest_sequence if stream is not None else 0,

@@ -1,7 +1,7 @@
 """What execute, resume, retry, a rewind and news make of a session as they find it: the start of a run, planned."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -9,6 +9,7 @@ import msgspec
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.tools import Wakeup
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
@@ -40,6 +41,7 @@ from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import StepWrites, difference
 from helix_agents.engine.children.detached import untold_at
 from helix_agents.engine.children.sub_agents import answered_below
+from helix_agents.engine.requests.cleanup import EXPIRED
 from helix_agents.engine.requests.settling import carry_out_late_abort
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.ledger import known_of_open_calls
@@ -177,8 +179,10 @@ async def plan_execute(
     *,
     expires_in_ms: int | None = None,
     run_id: RunId | None = None,
+    queued: bool = False,
+    budget: Budget | None = None,
 ) -> StartRun:
-    """Begin a turn with these messages, whatever the session did before.
+    """Begin a turn with these messages, whatever the session did before; one that is `queued` leaves its queue for it.
 
     Raises:
         AgentAlreadyRunningError: the session is busy.
@@ -189,31 +193,34 @@ async def plan_execute(
     standing = await read_standing(services, session_id)
     expires_at = _expiry(services, agent, expires_in_ms)
     if standing is None:
-        start = _first_turn(services, agent, session_id, messages, new, expires_at, run_id)
+        start = _first_turn(services, agent, session_id, messages, new, expires_at, run_id, budget)
         return start if new.branch is None else await _on_branch(services, agent, start, new.branch, new.state)
     if new.required or new.branch is not None:
         raise SessionAlreadyExistsError(session_id)
     _check_agent(agent, standing.session)
     writes = await _checked_state(services, agent, standing, new.state)
-    return await _next_turn(services, agent, standing, expires_at, messages, writes=writes, run_id=run_id)
+    return await _next_turn(
+        services, agent, standing, expires_at, messages, writes=writes, run_id=run_id, queued=queued, budget=budget
+    )
 
 
-async def waits_behind(
-    services: Services, agent: AnyAgent, session_id: SessionId
-) -> Literal["a turn", "others"] | None:
-    """What a turn that disturbs nobody has to wait for: one that goes on, waits for somebody, or died and is to be gone
-    on with; or others that came before it, in a session that somebody stopped. None where it may begin.
+async def waiting_turn(services: Services, agent: AnyAgent, turn: QueuedTurn) -> QueuedTurn | None:
+    """A turn that disturbs nobody, as it has to wait: behind one that goes on, waits for somebody, or died and is to be
+    gone on with; or behind others that came before it, in a session that somebody stopped. None where it may begin.
 
     Raises:
         NotARootSessionError, AgentMismatchError: it cannot begin at all.
     """
-    session = await _find_root(services.store, session_id)
+    session = await _find_root(services.store, turn.session_id)
     if session is None:
         return None
     _check_agent(agent, session)
-    if keeps_others_waiting(await services.store.get_current_run(session_id)):
-        return "a turn"
-    return "others" if await services.store.list_queued(session_id) else None
+    run = await services.store.get_current_run(turn.session_id)
+    if keeps_others_waiting(run):
+        return turn
+    if not await services.store.list_queued(turn.session_id):
+        return None
+    return turn if run is None else msgspec.structs.replace(turn, after_stop_of=run.run_id)
 
 
 def queued_turn(
@@ -225,6 +232,7 @@ def queued_turn(
     state: Any,
     expires_in_ms: int | None,
     run_id: RunId | None,
+    budget: Budget | None,
 ) -> QueuedTurn:
     """A turn that is to wait, with everything that whoever begins it needs."""
     return QueuedTurn(
@@ -233,34 +241,46 @@ def queued_turn(
         messages=messages,
         state=None if state is None else _given_state(agent, state),
         expires_in_ms=expires_in_ms,
+        budget=budget,
     )
 
 
-async def plan_queued(services: Services, agent: AnyAgent, turn: QueuedTurn, *, held_too: bool) -> StartRun | None:
-    """Begin a turn that waited; its start takes it from the queue.
+async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[QueuedTurn]) -> StartRun | None:
+    """Begin the first of the turns that wait in a session; its start takes it from the queue.
 
-    None while it has to wait: for a turn that waits for somebody or whose process died, and, unless `held_too`, in a
-    session that somebody stopped, until somebody goes on.
+    None while it has to wait: for a turn that waits for somebody or whose process died, and in a session that somebody
+    stopped, until somebody goes on, be it with a message that waits with it.
 
     Raises:
         SessionNotFoundError, AgentAlreadyRunningError, NotARootSessionError, AgentMismatchError,
         StateSchemaChangedError: it cannot begin; nothing was written.
     """
+    turn = waiting[0]
     standing = await _known(services, turn.session_id)
     session = standing.session
-    if standing.crashed is not None or standing.suspended or (_is_held(session) and not held_too):
+    if standing.crashed is not None or standing.suspended or _is_held(session, waiting):
         return None
     _check_agent(agent, session)
     writes = await _checked_state(services, agent, standing, turn.state)
     expires_at = _expiry(services, agent, turn.expires_in_ms)
     return await _next_turn(
-        services, agent, standing, expires_at, turn.messages, writes=writes, run_id=turn.run_id, queued=True
+        services,
+        agent,
+        standing,
+        expires_at,
+        turn.messages,
+        writes=writes,
+        run_id=turn.run_id,
+        budget=turn.budget,
+        queued=True,
+        queued_at=turn.queued_at,
     )
 
 
-def _is_held(session: SessionState) -> bool:
-    """Whether somebody stopped what the session did, and nobody went on since."""
-    return session.status in ("interrupted", "paused") or session.failure_reason == CANCELLED
+def _is_held(session: SessionState, waiting: Iterable[QueuedTurn]) -> bool:
+    """Whether somebody stopped what the session did, or its time was over, and nobody went on since."""
+    is_stopped = session.status in ("interrupted", "paused") or session.failure_reason in (CANCELLED, EXPIRED)
+    return is_stopped and all(turn.after_stop_of != session.current_run_id for turn in waiting)
 
 
 async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> StartRun | None:
@@ -321,6 +341,7 @@ async def plan_resume(
             rewind_to=checkpoint_id,
             append_messages=messages,
             count_resume=True,
+            budget=session.budget,
             ref_updates=await untold_at(services.store, session_id, checkpoint_id),
         )
     writes = await _checked_state(services, agent, standing)
@@ -333,7 +354,8 @@ async def plan_resume(
         return dead
     healed = await _healed(services, standing)
     follow = messages or ((_CONTINUE,) if await _ends_in_reply(services, session_id, healed) else ())
-    return _start(services, standing, common, append_messages=(*healed, *follow), writes=writes, count_resume=True)
+    fields: dict[str, Any] = {"writes": writes, "count_resume": True, "budget": session.budget}
+    return _start(services, standing, common, append_messages=(*healed, *follow), **fields)
 
 
 async def plan_rewind(services: Services, session_id: SessionId, checkpoint_id: CheckpointId) -> StartRun:
@@ -353,8 +375,10 @@ async def plan_rewind(services: Services, session_id: SessionId, checkpoint_id: 
     )
 
 
-async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId) -> StartRun:
-    """Go on from the last commit of a run that failed, with a fresh budget.
+async def plan_retry(
+    services: Services, agent: AnyAgent, session_id: SessionId, *, budget: Budget | None = None
+) -> StartRun:
+    """Go on from the last commit of a run that failed, with a fresh budget: this one, or one like the run had.
 
     Raises:
         SessionNotFoundError, AgentAlreadyRunningError, AgentMismatchError, NothingToRetryError,
@@ -368,7 +392,7 @@ async def plan_retry(services: Services, agent: AnyAgent, session_id: SessionId)
     common = await _common(services, agent, standing, _expiry(services, agent, None))
     healed = await _healed(services, standing)
     writes = await _checked_state(services, agent, standing)
-    return _start(services, standing, common, append_messages=healed, writes=writes)
+    return _start(services, standing, common, append_messages=healed, writes=writes, budget=budget or session.budget)
 
 
 async def _next_turn(
@@ -405,6 +429,7 @@ def _first_turn(
     new: NewSession,
     expires_at: int | None,
     run_id: RunId | None,
+    budget: Budget | None,
 ) -> StartRun:
     run_id = run_id or services.ids.new("run")
     return StartRun(
@@ -424,6 +449,7 @@ def _first_turn(
         append_messages=messages,
         stream=services.claim_stream(session_id, agent.name),
         workflow_id=services.name_workflow(agent.name, session_id, 1),
+        budget=budget,
     )
 
 
@@ -492,6 +518,7 @@ def _resume_suspended(
         drop_unanswered=abandons,
         writes=writes,
         count_resume=True,
+        budget=session.budget,
     )
 
 

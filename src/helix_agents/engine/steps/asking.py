@@ -8,10 +8,12 @@ import msgspec
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, LLMRetryEvent
 from helix_agents.domain.errors import (
+    BudgetExhaustedError,
     ContextTooLongError,
     HelixError,
     InvalidStateError,
     ModelError,
+    PriceUnknownError,
     SkillsUnavailableError,
     WorkspaceFailedError,
 )
@@ -29,10 +31,21 @@ from helix_agents.engine.steps.news import tell_news
 from helix_agents.engine.steps.planning import plan_reply
 from helix_agents.engine.steps.remembering import recall
 from helix_agents.engine.steps.skills import settle_skills, with_skills
+from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.steps.stop_watch import undisturbed
 from helix_agents.engine.steps.streaming import ReplyStream
 from helix_agents.engine.steps.workspaces import settle_files
 from helix_agents.ports.llm import ModelRequest, ReplyDone
+
+_FAILURES = (
+    ModelError,
+    InvalidStateError,
+    SkillsUnavailableError,
+    WorkspaceFailedError,
+    BudgetExhaustedError,
+    PriceUnknownError,
+)
+"""What fails a run that cannot ask its model."""
 
 
 async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
@@ -48,7 +61,7 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
         return await _ask(scope, ask.step)
     except FailRun as decision:
         return await _failed(scope, ask, Failure("hook_failed_run", decision.reason))
-    except (ModelError, InvalidStateError, SkillsUnavailableError, WorkspaceFailedError) as problem:
+    except _FAILURES as problem:
         return await _failed(scope, ask, Failure(problem.code, said_by(problem), problem.retryable))
     except HelixError:
         raise
@@ -74,6 +87,7 @@ class _Asking:
 
 
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
+    await check_budgets(scope)
     await tell_finished_companions(scope, step)
     asking = _Asking(scope, step)
     await tell_news(scope, asking.context, asking.notes)
@@ -87,6 +101,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     messages: Sequence[Message] = scope.transcript
     if scope.shown is not None:
         messages = await messages_to_show(scope, scope.shown, step)
+        await check_budgets(scope)
         asking.look_again()
     if scope.stop.requested.is_set():
         return Stopped()
@@ -204,6 +219,7 @@ async def _with_retries(asking: _Asking, request: ModelRequest, stream: ReplyStr
                 fewer = await fewer_messages(scope, scope.shown, step, asking.draft.writes())
             if fewer is None:
                 raise
+            await check_budgets(scope)
             asking.look_again()
             request = msgspec.structs.replace(request, messages=fewer)
             stream.reset()

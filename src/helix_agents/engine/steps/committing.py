@@ -64,6 +64,7 @@ from helix_agents.engine.steps.fitting import fit_together
 from helix_agents.engine.steps.news import tell_rest
 from helix_agents.engine.steps.outcomes import decide, end_batch, work_out
 from helix_agents.engine.steps.remembering import learn
+from helix_agents.engine.steps.spending import spent_after
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.engine.steps.stop_watch import look_for_stop
 from helix_agents.engine.steps.workspaces import keep_files
@@ -321,6 +322,8 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     session_id = scope.session.session_id
     step = work.batch.step
     await keep_files(scope, work)
+    usage = _usage(scope, work)
+    work.record["spent"] = spent_after(scope, usage, step_is_whole=not (work.suspended or work.announced))
     record: SessionState = msgspec.structs.replace(scope.session, step_count=step, custom_state={}, **work.record)
     await scope.emitted()
     if scope.services.chunks_ride_in_commits:
@@ -329,10 +332,10 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
             meta = CheckpointMeta(step_id=work.step_id, step_count=step, stream_sequence=scope.writer.sequence)
             end = _stream_end(scope, work)
             last = stream if end is None else stream or _nothing_more(scope)
-            commit = _commit(scope, work, last, end)
+            commit = _commit(scope, work, usage, last, end)
             return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
     meta = CheckpointMeta(step_id=work.step_id, step_count=step, stream_sequence=await scope.writer.flush())
-    commit = _commit(scope, work)
+    commit = _commit(scope, work, usage)
     return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
 
 
@@ -353,7 +356,11 @@ def _nothing_more(scope: RunScope) -> StreamAppend:
 
 
 def _commit(
-    scope: RunScope, work: StepWork, stream: StreamAppend | None = None, stream_end: StreamEnd | None = None
+    scope: RunScope,
+    work: StepWork,
+    usage: tuple[UsageEntry, ...],
+    stream: StreamAppend | None = None,
+    stream_end: StreamEnd | None = None,
 ) -> StepCommit:
     gives_up = work.stopped or work.failure is not None
     # An answer to a call that is not carried out any more is used up with it: nobody else comes for it.
@@ -377,7 +384,7 @@ def _commit(
         run=_run_update(work) if work.ended is not None else None,
         suspend=work.suspended,
         take_stop=work.stopped,
-        usage=_usage(scope, work),
+        usage=usage,
         entries=(*scope.news_changes, *(change for result in work.new for change in result.entries), *work.entries),
         audit=tuple(line for result in work.new for line in result.audit),
         stream=stream,

@@ -12,6 +12,7 @@ from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, HookEvent
 from helix_agents.domain.errors import ContextTooLongError, HelixError, ModelError
 from helix_agents.domain.messages import AssistantMessage, Image, Message, Text, ToolMessage, UserMessage
+from helix_agents.domain.recollections import is_recollection
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.summaries import summarised_by, summary_message
 from helix_agents.domain.texts import storable
@@ -86,7 +87,8 @@ async def _compact(
     about: dict[str, Any] = {"session_id": scope.session.session_id, "step": step}
     summaries = _Summaries(scope, step, compaction, written)
     try:
-        text = await summaries.summarise(messages[:until])
+        # What is remembered is told again where it matters, as it is by then, if it is still there.
+        text = await summaries.summarise([each for each in messages[:until] if not is_recollection(each)])
     except (Exception, ControlFlow) as problem:
         if isinstance(problem, FailRun) or (isinstance(problem, HelixError) and not isinstance(problem, ModelError)):
             raise

@@ -57,6 +57,8 @@ async def go_on(scope: RunScope, *, joined: bool) -> None:
     """Have in hand what earlier effects of the step left at the desk; who took the stream over says it again."""
     batch = _open_batch(scope)
     resting = await _pick_up(scope, batch, anew=False)
+    if any(planned.kind in DELEGATED for planned in _calls_of(batch, resting)):
+        await _take_ends_of_children(scope)
     if joined:
         # It may be an effect that is repeated: what it said before stays said.
         scope.take_ends_told(await _said_in(scope, _step_of(scope, batch)))

@@ -24,6 +24,7 @@ from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import REMEMBERING, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
@@ -49,7 +50,7 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
     with scope.stop.cutting():
         found = await memory.recall(context, question, told_in(shown))
         if found:
-            scope.tell_with_reply(recollection_message(found))
+            scope.tell_with_reply(recollection_message(found, scope.session.user_id))
             log_event("memory.recalled", session_id=scope.session.session_id, memories=len(found))
 
 
@@ -92,14 +93,16 @@ async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
     step, round_ = work.batch.step, work.batch.round
     context = scope.context(step, scope.draft(), Notes())
     lessons = _Lessons(scope, step, memory)
+    await check_budgets(scope, work.reply)
     begun = scope.services.clock.now_ms()
     with scope.stop.cutting():
-        lesson = await memory.lesson(context, _told(said))
+        once = scope.step_id(step)
+        lesson = await memory.lesson(context, _told(said), once)
         if lesson is None:
             return
         with Contained(f"Model {lessons.model.name!r}"):
             answer = await lessons.ask(lesson)
-        kept = () if answer is None else await memory.learn(context, lesson, answer, scope.step_id(step))
+        kept = () if answer is None else await memory.learn(context, lesson, answer, once)
         took = scope.services.clock.now_ms() - begun
         source = {"source_type": "tokens", "source_name": lessons.name, "tokens": lessons.tokens}
         spent = scope.usage_entry(step, **source, amount=took)

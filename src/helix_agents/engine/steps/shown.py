@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
+from helix_agents.domain.recollections import is_told_to_another
 from helix_agents.domain.records import encode
 from helix_agents.domain.skills import skills_told_by
 from helix_agents.domain.summaries import Summarised, not_summarised_at, summarised_by
@@ -22,11 +23,13 @@ class Shown:
     """The messages to show, kept in step with a transcript that grows; only what is new in it is looked at.
 
     `failed_at` is about how many tokens they were when a summary of them was asked for last and could not be made.
-    `skills` is what was told of skills last, which is shown in the instructions; None where nothing was.
+    `skills` is what was told of skills last, which is shown in the instructions; None where nothing was. What another
+    user was told is not shown.
     """
 
-    def __init__(self, transcript: Sequence[Message]) -> None:
+    def __init__(self, transcript: Sequence[Message], user_id: str | None = None) -> None:
         self._transcript = transcript
+        self._user_id = user_id
         self._taken = 0
         self._messages: list[Message] = []
         self._places: list[int] = []
@@ -81,6 +84,8 @@ class Shown:
         if told is not None:
             self.skills = told
             return
+        if is_told_to_another(message, self._user_id):
+            return
         summarised = summarised_by(message)
         if summarised is not None:
             kept = [at for at, where in enumerate(self._places) if where >= summarised.messages]
@@ -101,6 +106,13 @@ class Shown:
         self._places.insert(at, place)
         self._sizes.insert(at, size)
         self._size += size
+
+
+def has_to_be_picked(transcript: Sequence[Message], user_id: str | None) -> bool:
+    """Whether a model is not shown all of a transcript as it stands."""
+    # Asked of every transcript that is taken in hand, so nothing but its hidden messages is looked at closely.
+    hidden = [each for each in transcript if type(each) is UserMessage and each.hidden]
+    return any(skills_told_by(each) is not None or is_told_to_another(each, user_id) for each in hidden)
 
 
 def about_tokens(message: Message) -> int:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from helix_agents.agent.failures import Contained, ControlFlow
-from helix_agents.agent.skills import problem_with_skill, skills_fragment
+from helix_agents.agent.skills import problem_with_skill, skill_of, skills_fragment
 from helix_agents.domain.errors import SkillsUnavailableError
 from helix_agents.domain.skills import skills_message
 from helix_agents.domain.texts import said_by, storable
@@ -41,7 +41,7 @@ async def _ask(scope: RunScope, provider: SkillProvider) -> str:
     try:
         with Contained("The provider of skills"):
             listed = _usable(scope, await provider.list_skills())
-            active = [await provider.get_skill(name) for name in wanted if name in listed]
+            active = [await skill_of(provider, name) for name in wanted if name in listed]
     except (Exception, ControlFlow) as problem:
         log_exception("skills.unavailable", problem, session_id=scope.session.session_id)
         raise SkillsUnavailableError(scope.agent.name, f"{type(problem).__name__}: {said_by(problem)}") from problem

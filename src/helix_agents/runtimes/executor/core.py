@@ -12,6 +12,7 @@ from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.agent.output import OutputT
 from helix_agents.agent.registry import AgentRegistry
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
@@ -22,7 +23,7 @@ from helix_agents.domain.errors import (
     NothingToResumeError,
     StillWaitingError,
 )
-from helix_agents.domain.ids import CheckpointId, SessionId, ToolCallId, check_id
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import (
     Answer,
@@ -69,6 +70,7 @@ from helix_agents.runtimes.executor.inputs import (
     IfRunning,
     Input,
     check_agent,
+    check_budget_of_call,
     check_if_running,
     check_of_one_call,
     check_resume,
@@ -230,6 +232,7 @@ class ExecutorCore:
         idempotency_key: str | None = None,
         only_new: bool = False,
         if_running: IfRunning = "reject",
+        budget: Budget | None = None,
         hooks: SomeHooks = None,
         model: str | LLMAdapter | None = None,
     ) -> RunHandle[OutputT]:
@@ -244,6 +247,9 @@ class ExecutorCore:
         handle waits with it. With `"interrupt"` the turn that goes on is stopped, keeping what it did, and this one
         begins after it.
 
+        A `budget` is kept beside that of the agent, in whichever process the turn goes on; it is the turn's own, and
+        the next one is without it.
+
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
             QueueFullError: too many wait already.
@@ -253,10 +259,12 @@ class ExecutorCore:
             SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
             StateSchemaChangedError: its stored state no longer fits the agent.
             UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
+            DefinitionError: the budget is none, or in dollars where a model has no price.
             ExecutorClosedError, OtherEventLoopError: this process begins nothing any more, or not in this event loop.
         """
         self._know(agent)
         check_if_running(if_running, hooks, model)
+        check_budget_of_call(agent, budget)
         if branch is not None:
             check_id(branch.from_session_id)
         new = NewSession(
@@ -273,6 +281,7 @@ class ExecutorCore:
             new=new,
             expires_in_ms=optional_milliseconds(expires_in, "execute", "expires_in"),
             key=None if only_new else idempotency_key,
+            budget=budget,
         )
         begun = await self._turns.begun(agent, wanted)
         if begun is not None:
@@ -318,7 +327,8 @@ class ExecutorCore:
                 self._services, agent, session_id, mode, messages=messages, checkpoint_id=checkpoint_id
             )
         except (NothingToResumeError, StillWaitingError, AgentAlreadyRunningError):
-            handle = await self.get_handle(agent, session_id) if companions else None
+            # Whoever has a message, or wants to go back, is told that this was not done.
+            handle = await self.get_handle(agent, session_id) if companions and mode == "continue" else None
             if handle is None:
                 raise
             return handle
@@ -333,18 +343,21 @@ class ExecutorCore:
         agent: Agent[Any, OutputT, Any],
         session_id: SessionId,
         *,
+        budget: Budget | None = None,
         hooks: SomeHooks = None,
         model: str | LLMAdapter | None = None,
     ) -> RunHandle[OutputT]:
-        """Go on from the last commit of a run that failed, with a fresh budget.
+        """Go on from the last commit of a run that failed, with fresh steps and a fresh budget: the agent's, and beside
+        it this one, or else one like that which the turn was begun with.
 
         Raises:
             SessionNotFoundError, NotARootSessionError, AgentAlreadyRunningError, AgentMismatchError,
             NothingToRetryError, StateSchemaChangedError, InvalidInputError, UnknownModelError, MissingExtraError,
-            ExecutorClosedError: it cannot.
+            DefinitionError, ExecutorClosedError: it cannot.
         """
         self._know(agent)
-        start = await plan_retry(self._services, agent, check_id(session_id))
+        check_budget_of_call(agent, budget)
+        start = await plan_retry(self._services, agent, check_id(session_id), budget=budget)
         return await self._begin(agent, start, hooks=hooks, model=model)
 
     async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:
@@ -359,11 +372,23 @@ class ExecutorCore:
         check_id(checkpoint_id, "checkpoint id")
         return await rewind(self._services, await plan_rewind(self._services, check_id(session_id), checkpoint_id))
 
-    async def get_handle(self, agent: Agent[Any, OutputT, Any], session_id: SessionId) -> RunHandle[OutputT] | None:
-        """A handle on the session's current run, whoever drives it; None when it never had one."""
+    async def get_handle(
+        self, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId | None = None
+    ) -> RunHandle[OutputT] | None:
+        """A handle on the session's current run, or on this one of its runs, whoever drives it, and also one that waits
+        for its turn; None when there is none."""
         check_agent(agent)
-        run = await self._services.store.get_current_run(check_id(session_id))
-        if run is None:
+        store = self._services.store
+        check_id(session_id)
+        if run_id is None:
+            run = await store.get_current_run(session_id)
+        else:
+            # In this order: it may begin between the two looks.
+            waiting = await self._turns.waiting(agent, session_id, run_id)
+            if waiting is not None:
+                return waiting
+            run = await store.get_run(run_id)
+        if run is None or run.session_id != session_id:
             return None
         if self._runtime.find(run.run_id) is None:
             await repair_stream(self._services, run)
@@ -431,13 +456,16 @@ class ExecutorCore:
         return await self._stop(session_id, reason, "abort")
 
     async def recover(self) -> Recovered:
-        """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
+        """Continue runs whose process died, each as the next attempt of the same run; one process gets each.
+
+        A round that was begun goes on when its caller is cancelled: nobody else finds a run that it has claimed.
+        """
         self._runtime.check_loop()
-        return await recover(self._services, self._runtime, self._left)
+        return await self._to_the_end(recover(self._services, self._runtime, self._left))
 
     async def sweep(self) -> Swept:
-        """One round of the janitor, now."""
-        return await self.janitor.sweep()
+        """One round of the janitor, now; like that of recovery, it goes on when its caller is cancelled."""
+        return await self._to_the_end(self.janitor.sweep())
 
     async def idle(self) -> None:
         """Wait until this process drives no run, and begins none that waited for the end of another here."""
@@ -557,10 +585,7 @@ class ExecutorCore:
 
     async def _resume_companions(self, root: SessionId) -> int:
         """Drive companions of a tree that have the answer they waited for; says how many."""
-        runs = await resume_detached(self._services, root, self._runtime.owner)
-        for run in runs:
-            self._runtime.drive_detached(run)
-        return len(runs)
+        return await resume_detached(self._services, root, self._runtime.owner)
 
     async def _stop(self, session_id: SessionId, reason: str | None, kind: StopKind) -> InterruptOutcome:
         session = await self._services.store.load_state(check_id(session_id))

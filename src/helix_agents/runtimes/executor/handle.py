@@ -18,7 +18,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import InterruptOutcome
+from helix_agents.domain.sessions import InterruptOutcome, NothingRunning, StopKind
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.requests.stopping import stop_session
@@ -159,16 +159,22 @@ class RunHandle(Generic[OutputT]):
 
     async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
         """Ask the run to stop soon, keeping what it did; one that waits is settled, after its companions had time to
-        stop. Resume goes on."""
-        return await stop_session(self._services, self.session_id, "interrupt", reason)
+        stop. Resume goes on. One that others followed is over, and they are left alone."""
+        return await self._stop("interrupt", reason)
 
     async def abort(self, reason: str | None = None) -> InterruptOutcome:
         """Fail the run for good."""
-        return await stop_session(self._services, self.session_id, "abort", reason)
+        return await self._stop("abort", reason)
 
     async def usage(self) -> UsageRollup:
         """What the session and everything below it used so far."""
         return await self._usage.get_usage_rollup(self.session_id)
+
+    async def _stop(self, kind: StopKind, reason: str | None) -> InterruptOutcome:
+        current = await self._services.store.get_current_run(self.session_id)
+        if current is not None and current.run_id != self.run_id:
+            return NothingRunning()
+        return await stop_session(self._services, self.session_id, kind, reason)
 
     def _begins_a_later_one(self, chunk: StreamChunk) -> bool:
         """Whether the session's next run begins with this chunk: a slow reader may come to it without seeing an end."""
@@ -182,14 +188,19 @@ class RunHandle(Generic[OutputT]):
         A living process does so within a moment, hence the second look. A run that was over before the reader came has
         had its moment; most readers of one have left before it is looked at.
         """
-        looks_over = 0
+        looks_over, wait = 0, LOOK_FOR_END
         if self._run.status != "running" and self._driver is None:
-            await self._services.sleep(A_MOMENT)
-            looks_over = 2
-        while looks_over < 2:
-            await self._services.sleep(LOOK_FOR_END)
+            looks_over, wait = 1, A_MOMENT
+        while True:
+            await self._services.sleep(wait)
+            wait = LOOK_FOR_END
             with suppress(HelixError):
                 looks_over += await self._is_over()
+                if looks_over > 1:
+                    await self._end_stream()
+                    return
+
+    async def _end_stream(self) -> None:
         run = await self._services.store.get_run(self.run_id)
         if run is not None:
             await repair_stream(self._services, run)

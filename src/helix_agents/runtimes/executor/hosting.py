@@ -13,7 +13,7 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import Answer, AnswerOutcome, PendingCall, PendingFilter
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import InterruptOutcome, SessionFilter, SessionState, SessionSummary
+from helix_agents.domain.sessions import BranchPoint, InterruptOutcome, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageFilter, UsageOfDay, UsageRollup
 from helix_agents.engine.requests.snapshot import SessionSnapshot
@@ -171,6 +171,7 @@ class AgentExecutor(Protocol):
         input: Input,
         session_id: SessionId | None = None,
         *,
+        branch: BranchPoint | None = None,
         state: Any = None,
         user_id: str | None = None,
         tags: Sequence[str] = (),
@@ -183,15 +184,15 @@ class AgentExecutor(Protocol):
 
         The turn is stored when this answers, and goes on whatever becomes of its caller; that of a process that died
         goes on with `recover`. With an `idempotency_key`, the same call again gives the handle of the turn it began.
-        With `only_new`, a session that exists is left alone. While a turn goes on, this one is refused, or waits for
-        it, or stops it, as `if_running` says.
+        With `only_new`, a session that exists is left alone; with `branch`, the session begins as a copy of another
+        one. While a turn goes on, this one is refused, or waits for it, or stops it, as `if_running` says.
 
         Raises:
             AgentAlreadyRunningError: the session has a turn that is going on.
             QueueFullError: too many wait already.
             AgentMismatchError: it was begun with another agent.
             NotARootSessionError: its parent drives it.
-            SessionAlreadyExistsError: it was to be a new one, and is there already.
+            SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
             InvalidInputError: what was given is not what it should be.
             ExecutorClosedError: this process begins nothing any more.
         """
@@ -235,8 +236,9 @@ class AgentExecutor(Protocol):
         """
         ...
 
-    async def get_handle(self, agent: AnyAgent, session_id: SessionId) -> HostedRun | None:
-        """A handle on the session's current run, whoever drives it; None when it never had one."""
+    async def get_handle(self, agent: AnyAgent, session_id: SessionId, run_id: RunId | None = None) -> HostedRun | None:
+        """A handle on the session's current run, or on this one of its runs, whoever drives it, and also one that waits
+        for its turn; None when there is none."""
         ...
 
     async def submit_tool_result(

@@ -5,9 +5,11 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from helix_agents.agent.agent import Agent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.agent_checks import broken_hook, is_adapter
+from helix_agents.agent.budgets import check_budget
 from helix_agents.agent.hooks import Hooks, SomeHooks, each_hooks
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.door import check_input
 from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
@@ -134,6 +136,18 @@ def check_if_running(given: IfRunning, hooks: SomeHooks, model: object) -> None:
     if given == "enqueue" and not (hooks is None and model is None):
         what = "hooks and a model of one call live in this process, and a turn that waits may begin in another"
         raise InvalidInputError("argument", f"{what}; give them to the agent")
+
+
+def check_budget_of_call(agent: AnyAgent, given: Budget | None) -> None:
+    """Refuse a budget of one call that nobody could keep.
+
+    Raises:
+        DefinitionError: it is none, limits nothing, or is in dollars where a model has no price.
+    """
+    if given is not None:
+        subject = f"A call of agent {agent.name!r}"
+        check_budget(given, subject)
+        agent.check_priced(given, subject)
 
 
 def check_of_one_call(hooks: SomeHooks, model: object, *, works: bool) -> None:

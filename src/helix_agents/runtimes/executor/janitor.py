@@ -101,7 +101,6 @@ class Janitor:
         recovered = await part(self._recover(), Recovered())
         cleanup = await part(self._clean_up(), CleanupSummary())
         await part(self._sweep_capabilities(), None)
-        await part(self._sweep_memories(), None)
         stops = await part(self._remotes.pay_stops(), StopsPaid())
         resumed = await part(self._remotes.resume_answered(), 0)
         resumed += await part(self._resume_waiting(), 0)
@@ -109,6 +108,8 @@ class Janitor:
         pruned = await part(self._services.streams.prune(self._stream_retention_ms), 0)
         woken = await part(self._wake(), Woken())
         workflows = await part(self._tidy(), 0)
+        # It waits for a service that may be slow; nobody waits for what it does.
+        await part(self._sweep_memories(), None)
         for later in problems[1:]:
             log_exception("janitor.failed", later)
         if problems:
@@ -163,7 +164,10 @@ class Janitor:
         memories = {id(agent.memory): agent.memory for agent in self._services.agents.everyone()}
         for memory in memories.values():
             if memory is not None:
-                await memory.sweep(store)
+                try:
+                    await memory.sweep(store)
+                except Exception as problem:
+                    log_exception("janitor.sweep_failed", problem)
 
     async def _resume_waiting(self) -> int:
         """Answered or expired suspensions that nobody resumed, of sessions and of their companions.

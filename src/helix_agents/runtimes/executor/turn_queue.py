@@ -1,7 +1,7 @@
 """Turns that wait until their session is free: who begins them, and how whoever sent one finds it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
@@ -10,7 +10,6 @@ from helix_agents.agent.output import OutputT
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
-    AgentAlreadyRunningError,
     ConflictError,
     ExecutorClosedError,
     HelixError,
@@ -25,6 +24,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, InterruptSet
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.requests.cleanup import EXPIRED
 from helix_agents.engine.requests.start_plans import plan_queued
 from helix_agents.engine.services import Services
 from helix_agents.ports.usage_store import UsageStore
@@ -60,23 +60,20 @@ class TurnQueue:
         self._in_background = in_background
         self._attended: set[SessionId] = set()
         self._held: set[SessionId] = set()
-        self._wanted: dict[SessionId, bool] = {}
+        self._wanted: set[SessionId] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._behind: set[SessionId] = set()
         self._looked = asyncio.Event()
         self._news = asyncio.Event()
-        self.problems: dict[SessionId, HelixError] = {}
+        self._problems: dict[SessionId, tuple[RunId, HelixError]] = {}
 
-    async def put(self, turn: QueuedTurn, *, goes_on: bool) -> QueuedTurn | None:
-        """Have a turn wait; durable when this answers. With `goes_on`, what a stop held begins with it.
-
-        None where it has nothing to wait for, or began meanwhile.
-        """
+    async def put(self, turn: QueuedTurn) -> QueuedTurn | None:
+        """Have a turn wait; durable when this answers. None where it has nothing to wait for, or began meanwhile."""
         self._loop = asyncio.get_running_loop()
         stored = await self._services.store.queue_turn(turn)
         if stored is not None:
             log_event("turn.queued", session_id=stored.session_id, run_id=stored.run_id)
-            self._attend(stored.session_id, held_too=goes_on)
+            self._attend(stored.session_id)
         return stored
 
     def goes_on(self, session_id: SessionId, *, after_a_pause: bool = False) -> None:
@@ -95,10 +92,22 @@ class TurnQueue:
         for session_id in found:
             if begun >= MOST_AT_ONCE:
                 break
-            if await self._look(session_id) == "begun":
-                begun += 1
-                self._attend(session_id)
+            try:
+                await self._let_expire(session_id)
+                if await self._look(session_id) == "begun":
+                    begun += 1
+                    self._attend(session_id)
+            except ExecutorClosedError:
+                raise
+            except Exception as problem:
+                # One session that cannot be looked at keeps no other waiting.
+                log_exception("queue.failed", problem, session_id=session_id)
         return begun
+
+    def problem_with(self, session_id: SessionId, waiting: Sequence[QueuedTurn]) -> HelixError | None:
+        """Why nothing begins in a session, as long as the turn that cannot is the first that waits there."""
+        run_id, problem = self._problems.get(session_id, (None, None))
+        return problem if waiting and waiting[0].run_id == run_id else None
 
     async def may_begin(self) -> bool:
         """Whether a turn may begin here that waited for the end of a run here; answers when that was looked at."""
@@ -118,10 +127,10 @@ class TurnQueue:
             async with asyncio.timeout(LOOK_AGAIN):
                 await news.wait()
 
-    def _attend(self, session_id: SessionId, *, held_too: bool = False) -> None:
+    def _attend(self, session_id: SessionId) -> None:
         """Look at a session from now on; where somebody does, one more look is made, as the last may have missed it."""
         self._held.discard(session_id)
-        self._wanted[session_id] = self._wanted.get(session_id, False) or held_too
+        self._wanted.add(session_id)
         if session_id not in self._attended:
             self._attended.add(session_id)
             self._in_background(self._see_through(session_id))
@@ -131,7 +140,8 @@ class TurnQueue:
         try:
             found: Look = "busy"
             while found in ("begun", "busy") or session_id in self._wanted:
-                found = await self._look(session_id, held_too=self._wanted.pop(session_id, False))
+                self._wanted.discard(session_id)
+                found = await self._look(session_id)
                 self._has_looked(session_id)
                 if found in ("begun", "busy"):
                     await self._until_over(session_id)
@@ -151,33 +161,33 @@ class TurnQueue:
         self._looked.set()
         self._looked = asyncio.Event()
 
-    async def _look(self, session_id: SessionId, *, held_too: bool = False) -> Look:
+    async def _look(self, session_id: SessionId) -> Look:
         """Begin the first turn that waits in a session, if it can begin now."""
         store = self._services.store
+        turn: QueuedTurn | None = None
         try:
             waiting = await store.list_queued(session_id)
             if not waiting:
                 return "empty"
+            turn = waiting[0]
             agent = self._services.agents.find((await store.load_state(session_id)).agent_type)
             if agent is None or self._leaves(agent):
                 return "held"
-            start = await plan_queued(self._services, agent, waiting[0], held_too=held_too)
+            start = await plan_queued(self._services, agent, waiting)
             if start is None:
                 return "held"
             await self._begin(agent, start)
-        except AgentAlreadyRunningError:
-            return "busy"
         except ConflictError:
-            # Somebody else began it, dropped it, or changed the session.
+            # Another turn goes on, or somebody else began this one, dropped it, or changed the session.
             return "busy"
         except SessionNotFoundError:
             return "empty"
         except HelixError as problem:
-            if isinstance(problem, ExecutorClosedError) or problem.retryable:
+            if turn is None or isinstance(problem, ExecutorClosedError) or problem.retryable:
                 raise
-            self._report(session_id, problem)
+            self._report(turn, problem)
             return "held"
-        self.problems.pop(session_id, None)
+        self._problems.pop(session_id, None)
         log_event("turn.dequeued", session_id=session_id, run_id=start.run_id)
         self._tell()
         return "begun"
@@ -192,11 +202,23 @@ class TurnQueue:
             self._behind.add(session_id)
             await asyncio.wait((driver,))
 
-    def _report(self, session_id: SessionId, problem: HelixError) -> None:
+    async def _let_expire(self, session_id: SessionId) -> None:
+        """What waited when its session expired is not begun any more: nobody came back for it."""
+        store = self._services.store
+        with suppress(SessionNotFoundError):
+            session = await store.load_state(session_id)
+            if session.failure_reason != EXPIRED:
+                return
+            for turn in await store.list_queued(session_id):
+                if turn.queued_at <= session.updated_at and await store.drop_queued(session_id, turn.run_id):
+                    log_event("turn.expired", session_id=session_id, run_id=turn.run_id)
+
+    def _report(self, turn: QueuedTurn, problem: HelixError) -> None:
         """Say once that a turn cannot begin; it stays first in its queue until somebody mends or drops it."""
-        if session_id not in self.problems:
-            log_exception("queue.begin_failed", problem, session_id=session_id)
-        self.problems[session_id] = problem
+        known, _ = self._problems.get(turn.session_id, (None, None))
+        if known != turn.run_id:
+            log_exception("queue.begin_failed", problem, session_id=turn.session_id, run_id=turn.run_id)
+        self._problems[turn.session_id] = turn.run_id, problem
         self._tell()
 
     def _tell(self) -> None:
@@ -239,15 +261,14 @@ class QueuedRunHandle(RunHandle[OutputT]):
         """
         store = self._services.store
         while True:
+            # It may begin between the two looks, and is in the one or the other then.
+            waiting = await store.list_queued(self.session_id)
             run = await store.get_run(self.run_id)
-            if run is None and not await self._is_queued():
-                # It may have begun between the two looks.
-                run = await store.get_run(self.run_id)
-                if run is None:
-                    raise QueuedTurnDroppedError(self.session_id, self.run_id)
             if run is not None:
                 return self._handle_of(self._agent, run)
-            problem = self._queue.problems.get(self.session_id)
+            if all(turn.run_id != self.run_id for turn in waiting):
+                raise QueuedTurnDroppedError(self.session_id, self.run_id)
+            problem = self._queue.problem_with(self.session_id, waiting)
             if problem is not None:
                 raise problem
             await self._queue.news()
@@ -268,6 +289,3 @@ class QueuedRunHandle(RunHandle[OutputT]):
     async def _drop(self) -> InterruptOutcome | None:
         dropped = await self._services.store.drop_queued(self.session_id, self.run_id)
         return InterruptSet(run_id=self.run_id) if dropped else None
-
-    async def _is_queued(self) -> bool:
-        return any(turn.run_id == self.run_id for turn in await self._services.store.list_queued(self.session_id))

@@ -39,6 +39,7 @@ class QueuesContract(StoreContract):
         await start(store)
         assert await store.list_queued(SESSION) == ()
         first = await store.queue_turn(queued("r-9", "Später, bitte", state={"n": [1, None]}, expires_in_ms=5))
+        assert first is not None
         assert first == replace(queued("r-9", "Später, bitte", state={"n": [1, None]}, expires_in_ms=5),
                                 queued_at=clock.now_ms())  # fmt: skip
         clock.advance(1)
@@ -48,6 +49,9 @@ class QueuesContract(StoreContract):
         assert await store.drop_queued(SESSION, "r-2")
         third = await store.queue_turn(queued("r-0"))
         assert await store.list_queued(SESSION) == (first, third)
+        gone_on = await store.queue_turn(queued("r-9", "Something else", after_stop_of=RUN))
+        assert gone_on == replace(first, after_stop_of=RUN)
+        assert await store.list_queued(SESSION) == (gone_on, third)
 
     @proves("queues.behind-something")
     async def test_a_turn_waits_only_where_something_goes_on_or_others_wait(self, store: SessionStateStore) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from helix_agents.domain.budgets import Budget, Spending, Spent
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import (
     HelixError,
@@ -87,6 +88,9 @@ WRITTEN_FIELDS: dict[str, Any] = {
     "workspace_ref": WorkspaceRef(provider_id="p", ref="r"),
     "mode": "standard",
     "resumed": True,
+    "budget": Budget(tokens=9, cost_usd=0.5, model_calls=3, scope="run"),
+    "spent": Spent(since="r-1", own=Spending(tokens=7, cost_usd=0.25), at_work={"r-2": Spending(unpriced="m")}),
+    "queued_at": 1_800_000_000_000,
 }
 
 

@@ -150,7 +150,7 @@ _QUEUES = promised_by(
     "queue",
     {
         "queues.in-order": "Turns wait in the order in which they came, those of several processes too.",
-        "queues.same-again": "A turn of a run id that waits already is answered as it is, and nothing is changed.",
+        "queues.same-again": "A turn that waits already stays as it is; sent again after a stop, it says so.",
         "queues.behind-something": "Where its run began, or the session is free and nobody waits, no turn is put in.",
         "queues.bounded": "MOST_QUEUED turns may wait in a session; one more is refused.",
         "queues.taken-by-its-start": "A start that says so takes its turn from the queue in its own commit.",

@@ -1,5 +1,6 @@
 """Memories on Redis: what is deleted leaves no key, and a search reads again only what has changed."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,21 @@ async def test_a_search_reads_again_only_what_has_changed(redis_service: RedisSe
             counts.append(seam.count)
         assert counts == [1, 1, 2, 1]
         assert sorted(found) == ["m-1", "m-2"]
+
+
+async def test_who_searches_may_lose_what_was_remembered_meanwhile(
+    redis_service: RedisService | ForeignRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helix_agents.backends.redis.memories.MOST_REMEMBERED", 1)
+    async with await open_backend(redis_service.new_url()) as backend:
+        memories = memories_of(backend)
+        entities = ["ann", "bob", "cid"]
+        for entity in entities:
+            await save(memories, "m-1", "Has a cat", entity)
+        for _ in range(5):
+            found = await asyncio.gather(*(by_words(memories, "cats", entity) for entity in entities * 2))
+            assert found == [["m-1"]] * 6
+        assert len(vars(memories)["_known"]) == 1
 
 
 @pytest.fixture

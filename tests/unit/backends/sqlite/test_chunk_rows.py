@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helix_agents.backends.sqlite.chunk_rows import ChunkRows
 from helix_agents.backends.sqlite.connection import Connection
-from helix_agents.backends.sqlite.migrations import migrate, migrations
+from helix_agents.backends.sqlite.migrations import migrate
 from helix_agents.domain.chunks import StreamChunk, TextDelta
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.stream_scenes import STREAM, delta
+from tests.unit.backends.sqlite.older_files import file_at
 
 NUMBERS = st.integers(0, 40)
 
@@ -73,11 +73,7 @@ def test_rows_tell_what_single_chunks_would(
 @pytest.mark.may_block("makes a file by hand")
 async def test_streams_outlive_the_change_of_their_rows(tmp_path: Path) -> None:
     file = tmp_path / "helix.db"
-    connection = apsw.Connection(str(file))
-    connection.execute("CREATE TABLE __agents_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at INTEGER)")
-    for step in migrations()[:4]:
-        connection.execute(step.path.read_text())
-        connection.execute("INSERT INTO __agents_migrations VALUES (?, ?, 0)", (step.version, step.name))
+    connection = file_at(file, 4)
     connection.execute(
         "INSERT INTO __agents_streams (key, namespace, stream_id, agent_type, status, run_id, turn, attempt, writer,"
         " batch, latest, floor, count, committed, top_step, top_first, created_at, updated_at)"

@@ -8,13 +8,13 @@ import apsw
 import pytest
 from msgspec.structs import replace
 
-from helix_agents.backends.sqlite.migrations import migrations
 from helix_agents.domain.records import encode
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.contracts.usage import used
 from helix_agents.testing.scenes import SESSION
 from helix_agents.testing.seams import CountingSeam
 from tests.support.a_life import be_briefed, end, live
+from tests.unit.backends.sqlite.older_files import file_at
 
 # What a plan goes through that is no table: rows that were found before, alone or through the view of usage.
 NO_TABLE = re.compile(r"SCAN (counted|paged|below|entry|CONSTANT ROW|__agents_usage$|\(subquery)")
@@ -77,11 +77,7 @@ async def test_usage_outlives_the_changes_of_its_index(tmp_path: Path, version: 
     file, entries = tmp_path / "helix.db", [used(n, recorded_at=n + 1) for n in range(3)]
     # Where the index had the root in it, an entry could be there once for each root that it was told with.
     twice = [replace(entry, root_session_id="elsewhere") for entry in entries] if version == 4 else []
-    connection = apsw.Connection(str(file))
-    connection.execute("CREATE TABLE __agents_migrations (version INTEGER PRIMARY KEY, name TEXT, applied_at INTEGER)")
-    for step in migrations()[:version]:
-        connection.execute(step.path.read_text())
-        connection.execute("INSERT INTO __agents_migrations VALUES (?, ?, 0)", (step.version, step.name))
+    connection = file_at(file, version)
     for entry in (*entries, *twice):
         values = (
             entry.session_id,

@@ -1,6 +1,29 @@
 // Elements, made in one place. What models and users wrote becomes text nodes: nothing here takes HTML.
 
 /**
+ * Characters that nobody sees, and those that turn the text around them: `gnp.exe` could be shown as `exe.png`. What
+ * joins letters and emoji is left alone.
+ */
+const UNSEEN = /(?![\t\n\r\u200c\u200d\ufe0e\ufe0f])[\p{Cc}\p{Cf}\p{Default_Ignorable_Code_Point}]/gu;
+
+/** A text in which such characters are spelt out: whoever decides on a call reads what it says. */
+export function spelt(text) {
+  return text.replace(UNSEEN, (each) => `⟨U+${each.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
+/** A value as JSON, laid out, in which they are escaped: it is the same value, for who edits it, too. */
+export function jsonText(value) {
+  const escaped = (each) => each.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return JSON.stringify(value, null, 2).replace(UNSEEN, (each) => escaped(each).join(""));
+}
+
+/** What becomes of children: texts are spelt, and what is nothing is left out. */
+function nodes(children) {
+  const shown = children.flat().filter((child) => child !== null && child !== undefined && child !== false);
+  return shown.map((child) => (child instanceof Node ? child : spelt(String(child))));
+}
+
+/**
  * An element: `h("a.row", { href: "#/inbox", onclick: go }, "Inbox", count)`.
  *
  * Children are elements, texts, or nothing (null, undefined, false). Links lead within the page only.
@@ -21,15 +44,13 @@ export function h(what, attributes, ...children) {
     else if (name === "value") element.value = value;
     else element.setAttribute(name, value === true ? "" : String(value));
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...nodes(children));
   return element;
 }
 
 /** Put these into an element, in place of what it has. */
 export function fill(element, ...children) {
-  element.replaceChildren(
-    ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
-  );
+  element.replaceChildren(...nodes(children));
   return element;
 }
 
@@ -67,7 +88,7 @@ const FOLDED = 4_000;
 
 /** A value as JSON, laid out; a long one is folded. */
 export function json(value) {
-  const text = value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value, null, 2);
+  const text = value === undefined ? "" : typeof value === "string" ? value : jsonText(value);
   const block = h("pre.json", { tabindex: "0" });
   const show = (shown) => fill(block, typeof value === "string" ? shown : coloured(shown));
   if (text.length <= FOLDED) {

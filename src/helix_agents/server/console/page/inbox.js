@@ -2,7 +2,7 @@
 
 import { Refused, get, ofSession, post } from "./api.js";
 import { ask } from "./confirm.js";
-import { button, empty, fill, h, json, problem } from "./dom.js";
+import { button, empty, fill, h, json, jsonText, problem } from "./dom.js";
 import { count, now, span, when } from "./format.js";
 
 const PAGE = 100;
@@ -150,7 +150,7 @@ export class Decision {
   #edit() {
     this.#compose({
       label: "Input, as JSON. The call runs with this instead of what the model wrote.",
-      value: JSON.stringify(this.call.input ?? {}, null, 2),
+      value: jsonText(this.call.input ?? {}),
       action: "Approve with this input",
       check: (text) => {
         const value = JSON.parse(text);

@@ -77,6 +77,13 @@ export class Live extends EventTarget {
     this.rootId = rootId;
     this.signal = signal;
     this.following = false;
+    /** Whether the conversation waits for somebody; then nothing in it runs. */
+    this.waits = false;
+  }
+
+  /** How a child stands whose reference says this: one that has not ended waits with its root. */
+  standing(status) {
+    return this.waits && status === "running" ? "waiting" : status;
   }
 
   /**
@@ -136,6 +143,7 @@ export class Live extends EventTarget {
     for (const chunk of tail.chunks) this.#take(chunk);
     this.#cursor = tail.sequence;
     this.following = tail.run?.status === "running";
+    this.waits = tail.run?.status.startsWith("suspended") ?? false;
     this.#emit("reset");
     if (!this.following) this.#emit("rest");
     return this.following;

@@ -1,7 +1,7 @@
 // The page itself: who reads it, where they are, and the keys they press.
 
 import { get, hasToken, setToken } from "./api.js";
-import { empty, fill, h, problem } from "./dom.js";
+import { empty, fill, h, problem, spelt } from "./dom.js";
 import { setClock } from "./format.js";
 import { inbox } from "./inbox.js";
 import { session } from "./session.js";
@@ -97,7 +97,7 @@ function setWaitingCount(count) {
 function nameTab() {
   const { name, id } = place();
   const where = id ?? PLACES.find(([each]) => each === name)?.[1] ?? "";
-  document.title = `${badge.hidden ? "" : `(${badge.textContent}) `}${where} · Helix Console`;
+  document.title = spelt(`${badge.hidden ? "" : `(${badge.textContent}) `}${where} · Helix Console`);
 }
 
 async function countWaiting() {

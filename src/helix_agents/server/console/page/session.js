@@ -114,7 +114,7 @@ class SessionView {
   }
 
   #waitingMessages(turns) {
-    const held = this.#standing === "interrupted" || this.#standing === "paused" || this.#standing === "failed";
+    const held = isStopped(this.detail);
     const row = (turn) => {
       const text = turn.messages.map((message) => said(message.content)).join("\n\n");
       const takeBack = async () => {
@@ -225,10 +225,10 @@ class SessionView {
     return h(
       "div.actions",
       null,
-      stands === "failed"
+      stands === "failed" && !isStopped(this.detail)
         ? button("Retry", () => this.#do("retry", {}, "It goes on from its last commit."), "primary")
         : null,
-      stands === "interrupted" || answered
+      stands === "interrupted" || stands === "paused" || answered
         ? button("Resume", () => this.#do("resume", {}, "It goes on."), "primary")
         : null,
       going || suspended ? button("Interrupt", () => this.#interrupt(Boolean(suspended))) : null,
@@ -502,7 +502,7 @@ class SessionView {
           h(
             "summary",
             null,
-            status(each.status),
+            status(this.live.standing(each.status)),
             h("b", null, each.name ? `${each.agentType} · ${each.name}` : each.agentType),
             each.mode === "persistent" ? h("span.chip", null, "companion") : null,
             remote ? h("span.chip", null, "at another service") : null,
@@ -541,6 +541,11 @@ class SessionView {
       ),
     );
   }
+}
+
+/** Whether somebody stopped what the session did: by an interrupt or a pause, or for good. */
+function isStopped({ status: stands, failureReason }) {
+  return stands === "interrupted" || stands === "paused" || failureReason === "framework_cancelled";
 }
 
 function failure(detail) {

@@ -1,7 +1,7 @@
 // A session's messages as they stand, and as they come; calls with what they were given and gave back, folded.
 
 import { get, ofSession } from "./api.js";
-import { button, empty, fill, h, json, problem } from "./dom.js";
+import { button, empty, fill, h, json, problem, spelt } from "./dom.js";
 import { status, when } from "./format.js";
 
 const PAGE = 50;
@@ -75,7 +75,7 @@ class ToolCard {
       "p.below",
       null,
       h("a", { href: `#/sessions/${encodeURIComponent(child.sessionId)}` }, `Open ${child.agentType}`),
-      child.status ? status(child.status) : null,
+      child.status ? status(this.owner.live.standing(child.status)) : null,
       h("code", null, child.sessionId),
     );
   }
@@ -318,8 +318,8 @@ export class Transcript {
       const drawn = this.#drawn.get(key);
       drawn.thinking.hidden = !thinking;
       drawn.text.hidden = !text;
-      setText(drawn.thinking.lastChild, thinking);
-      setText(drawn.text, text);
+      setText(drawn.thinking.lastChild, spelt(thinking));
+      setText(drawn.text, spelt(text));
       const cards = calls.map(({ id, ...news }) => this.#card(id, news).el);
       if (!same(drawn.calls, cards)) fill(drawn.calls, cards);
       shown.push(drawn.el);
@@ -337,7 +337,7 @@ export class Transcript {
     const card = this.#cards.get(callId);
     card.update({
       ...news,
-      waits: this.#waiting.has(callId) || Boolean(news.waits),
+      waits: this.live.waits || this.#waiting.has(callId) || Boolean(news.waits),
       ...(ref ? { child: ref } : {}),
     });
     return card;

@@ -14,7 +14,7 @@ from helix_agents.agent.hook_events import AfterToolEvent, AgentCompleteEvent, A
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ToolApprovalRequest, ToolStart
-from helix_agents.domain.errors import AgentMismatchError, NotARootSessionError
+from helix_agents.domain.errors import AgentMismatchError, NotARootSessionError, NothingToResumeError
 from helix_agents.domain.pending import AnswerAccepted, ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import InterruptSet
 from helix_agents.llm.scripted import ScriptedModel, call, reply
@@ -137,6 +137,16 @@ class CompanionLivesContract(ScenarioContract):
         async with open_executor() as third:
             await completed(await third.execute(_deployer("Started.", "Next."), "And?", SESSION))
             assert await notices(third) == TOLD
+
+    async def test_a_message_is_refused_that_no_run_takes_also_where_a_companion_goes_on(
+        self, helix: Executor, parts: Backend
+    ) -> None:
+        agent = _deployer("Started.", "Next.")
+        assert await completed(await helix.execute(agent, "Hi", SESSION)) == "Started."
+        await _approve(helix, await _until_it_waits(helix))
+        with pytest.raises(NothingToResumeError):
+            await helix.resume(agent, SESSION, mode="with_message", message="And?")
+        await until_ended(parts, (await only_companion(parts)).sub_session_id)
 
     async def test_an_agent_that_a_session_does_not_belong_to_wakes_no_companion(
         self, helix: Executor, parts: Backend

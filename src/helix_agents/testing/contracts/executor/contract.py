@@ -1,5 +1,6 @@
 """All scenarios of an executor, summed up in one class to inherit."""
 
+from helix_agents.testing.contracts.executor.budgets import BudgetsContract
 from helix_agents.testing.contracts.executor.companion_crashes import CompanionCrashesContract
 from helix_agents.testing.contracts.executor.companion_lives import CompanionLivesContract
 from helix_agents.testing.contracts.executor.companions import CompanionsContract
@@ -33,6 +34,7 @@ class ExecutorContract(
     ConversationsContract,
     ToolsContract,
     ModelsContract,
+    BudgetsContract,
     LongConversationsContract,
     SkillsContract,
     WorkspacesContract,

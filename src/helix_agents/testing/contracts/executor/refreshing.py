@@ -162,6 +162,11 @@ class RefreshingContract(ScenarioContract):
         assert {chunk.run_id for chunk in chunks} == {second.run_id}
         assert chunks[0].sequence > 1
         assert {chunk.run_id for chunk in await chunks_of(first)} == {first.run_id}
+        again = await helix.get_handle(agent, SESSION, first.run_id)
+        assert again is not None
+        assert await chunks_of(again) == await chunks_of(first)
+        assert await helix.get_handle(agent, SESSION, "run_of_nobody") is None
+        assert await helix.get_handle(agent, "another session", first.run_id) is None
 
     async def test_a_reader_in_another_process_follows_a_run_to_its_end(
         self, helix: Executor, open_executor: OpenExecutor

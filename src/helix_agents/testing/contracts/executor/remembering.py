@@ -9,6 +9,7 @@ from helix_agents.agent.tools import Tool, Wakeup
 from helix_agents.domain.errors import ModelUnavailableError
 from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.recollections import REMEMBERED, is_recollection
+from helix_agents.domain.sessions import BranchPoint
 from helix_agents.llm.scripted import ScriptedModel, call
 from helix_agents.memory.hashing import HashingEmbedder
 from helix_agents.memory.learning import MemoryGeneration
@@ -152,6 +153,27 @@ class RememberingContract(ScenarioContract):
             assert lines(model.shown[-1])[-2:] == ["user: Tea, or coffee?", "hidden: recollection"]
             assert lines(await transcript(helix)).count("hidden: recollection") == 1
 
+    async def test_whoever_gets_a_branch_of_anothers_session_is_not_told_what_is_remembered_of_them(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        if parts.memories is None:
+            return
+        await _manager(parts).save(ANN, "Likes green tea")
+        await _manager(parts).save("bob", "Likes tea with rum")
+        model = _Answers()
+        async with open_executor(memories=parts.memories) as helix:
+            agent = _agent(model)
+            await _say(helix, agent, "Which tea?")
+            told = (await helix.sessions.checkpoints(SESSION)).items[0].checkpoint_id
+            for user in ("bob", ANN):
+                point = BranchPoint(from_session_id=SESSION, checkpoint_id=told)
+                await completed(await helix.execute(agent, "And which tea?", f"of-{user}", branch=point, user_id=user))
+                assert ("green tea" in str(model.shown[-1])) == (user == ANN)
+                assert ("rum" in str(model.shown[-1])) == (user == "bob")
+            # Nor in the next turn, from another process, where nothing new is told.
+            await _say(helix, agent, "Well?", session="of-bob", user="bob")
+            assert "green tea" not in str(model.shown[-1])
+
     async def test_a_model_saves_what_other_conversations_find(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
@@ -196,7 +218,13 @@ class RememberingContract(ScenarioContract):
             return
         gate = Gate()
         wordings = iter(["Ann's cat is called Mog", "Ann has a cat, Mog", "Never asked"])
-        learner = ScriptedModel(lambda _: call("remember", {"save": [next(wordings)]}), name="learner")
+
+        def learn(request: ModelRequest) -> Any:
+            # Shown what a dead attempt kept, a model would rightly leave it out, and so it would be lost.
+            assert "Mog" not in str(request.messages[0]).partition("The conversation")[0]
+            return call("remember", {"save": [next(wordings)]})
+
+        learner = ScriptedModel(learn, name="learner")
 
         def agent() -> AnyAgent:
             memory = Memory(generation=MemoryGeneration(model=learner))

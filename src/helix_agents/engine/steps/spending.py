@@ -1,0 +1,115 @@
+"""Keeping budgets: what models used is counted in the commits of their runs, and looked at before each further call.
+
+A sub-agent spends from the budgets of all agents above it. Before it asks its model, it leaves word at each of them of
+what was used below, beside the results of the step that they are in: there its siblings find it, in whichever process
+they are, and the commit of that step takes it over. So nobody adds up more than the step in hand.
+"""
+
+from collections.abc import Iterable
+
+from helix_agents.agent.failures import Contained, ControlFlow
+from helix_agents.domain.budgets import Budget, Spending, Spent, exhausted, model_calls
+from helix_agents.domain.errors import BudgetExhaustedError, PriceUnknownError
+from helix_agents.domain.ids import RunId
+from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.usage import TokenCount, UsageEntry
+from helix_agents.engine.desk import SPENDING, Note, RestingReply
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.scope import RunScope
+from helix_agents.ports.prices import price_of
+
+
+async def check_budgets(scope: RunScope, reply: RestingReply | None = None) -> None:
+    """Let a model be asked, unless a budget of the run, or of one above it, is spent; `reply` is what the run's model
+    said in this step, if it did.
+
+    Raises:
+        BudgetExhaustedError: nothing is left; says of which limit.
+        PriceUnknownError: a budget is in dollars, and a model was asked that has no price.
+    """
+    if not scope.counts_spending:
+        return
+    spent = _in_hand(scope, reply)
+    for budget in scope.budgets:
+        _check(budget, spent.total if budget.scope == "tree" else spent.own, scope)
+    while scope.spends_from_above and scope.parent is not None:
+        await _leave_word(scope.parent, spent)
+        scope = scope.parent
+        spent = await _at_desk(scope)
+        for budget in scope.budgets:
+            if budget.scope == "tree":
+                _check(budget, spent.total, scope)
+
+
+async def tell_spending(scope: RunScope, child: SessionState) -> None:
+    """A child has come to rest: what it used by then is known above it."""
+    if (scope.spends_from_above or scope.shares_budget) and child.spent is not None:
+        await _leave_word(scope, child.spent)
+
+
+def spent_after(scope: RunScope, usage: Iterable[UsageEntry], *, step_is_whole: bool) -> Spent | None:
+    """What the run will have used with its next commit; None where nobody counts."""
+    if not scope.counts_spending:
+        return scope.session.spent
+    spent = _counted(scope).used(priced(scope, usage), scope.spending_below)
+    return spent.settled() if step_is_whole else spent
+
+
+def priced(scope: RunScope, usage: Iterable[UsageEntry]) -> Spending:
+    """What calls of models took, in dollars too where a budget is."""
+    total = Spending()
+    for entry in model_calls(usage):
+        tokens = entry.tokens or TokenCount()
+        counted = max(tokens.total, tokens.prompt + tokens.completion)
+        price = _price(scope, entry.source_name, tokens) if scope.counts_dollars else 0.0
+        unpriced = entry.source_name if price is None else None
+        total += Spending(tokens=counted, cost_usd=price or 0.0, model_calls=1, unpriced=unpriced)
+    return total
+
+
+def _price(scope: RunScope, model: str, tokens: TokenCount) -> float | None:
+    try:
+        with Contained("prices"):
+            return price_of(model, tokens, scope.agent.prices)
+    except (Exception, ControlFlow) as problem:
+        log_exception("budget.price_failed", problem, session_id=scope.session.session_id, model=model)
+        return None
+
+
+def _counted(scope: RunScope) -> Spent:
+    return scope.session.spent or Spent(since=scope.run.run_id)
+
+
+def _in_hand(scope: RunScope, reply: RestingReply | None = None) -> Spent:
+    """As committed, and with what this step used since."""
+    usage = (*scope.noted_usage, *(() if reply is None else reply.usage))
+    return _counted(scope).used(priced(scope, usage), scope.spending_below)
+
+
+async def _at_desk(scope: RunScope) -> Spent:
+    """What a run used whose step is open: its reply, and what its sub-agents left word of, rest at its desk."""
+    place = scope.open_step
+    step_id = scope.step_id(place.step)
+    # That of a later round is committed.
+    reply = await scope.desk.find_reply(step_id) if place.round == 0 else None
+    rested = await scope.desk.notes(step_id)
+    told = {_whose(name): note.spending for name, note in rested.items() if note.spending is not None}
+    spent = _in_hand(scope, reply)
+    return spent.used(Spending(), told)
+
+
+async def _leave_word(above: RunScope, spent: Spent) -> None:
+    place = above.open_step
+    await above.note(place.step, f"{SPENDING}{spent.since}", Note(round=place.round, spending=spent.total))
+
+
+def _whose(name: str) -> RunId:
+    return name.removeprefix(SPENDING)
+
+
+def _check(budget: Budget, used: Spending, scope: RunScope) -> None:
+    if budget.cost_usd is not None and used.unpriced is not None:
+        raise PriceUnknownError(scope.agent.name, used.unpriced)
+    spent = exhausted(budget, used)
+    if spent is not None:
+        raise BudgetExhaustedError(scope.agent.name, spent.limit, spent.allowed, spent.used, budget.scope)

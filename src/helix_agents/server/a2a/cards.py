@@ -1,0 +1,75 @@
+"""The cards by which others find an agent: what it is called, what it does, and where it is talked to."""
+
+from starlette.responses import Response
+
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.domain.records import Record
+from helix_agents.server.calls import Call, json_response
+from helix_agents.server.errors import RefusedError
+from helix_agents.server.executor_routes import entry_agent
+
+PROTOCOL_VERSION = "1.0"
+MODES = ("text/plain", "application/json")
+
+
+class AgentInterface(Record):
+    """Where an agent is talked to, and how."""
+
+    url: str
+    protocol_binding: str = "JSONRPC"
+    protocol_version: str = PROTOCOL_VERSION
+
+
+class AgentCapabilities(Record):
+    """What of the protocol there is."""
+
+    streaming: bool = True
+    push_notifications: bool = False
+    extended_agent_card: bool = False
+
+
+class AgentSkill(Record):
+    """What an agent is good for."""
+
+    id: str
+    name: str
+    description: str
+    tags: tuple[str, ...]
+
+
+class AgentCard(Record):
+    """What others need to know of an agent before they talk to it."""
+
+    name: str
+    description: str
+    version: str
+    supported_interfaces: tuple[AgentInterface, ...]
+    capabilities: AgentCapabilities = AgentCapabilities()
+    default_input_modes: tuple[str, ...] = MODES
+    default_output_modes: tuple[str, ...] = MODES
+    skills: tuple[AgentSkill, ...]
+
+
+async def agent_card(call: Call) -> Response:
+    """The card of an agent."""
+    return json_response(_card(call, entry_agent(call, call.request.path_params["agent"])))
+
+
+async def server_card(call: Call) -> Response:
+    """The card of the agent, where the server has just one; a server with many has a card for each below `/a2a`."""
+    names = sorted(call.entry_agents)
+    if len(names) != 1:
+        cards = ", ".join(f"/a2a/{name}/.well-known/agent-card.json" for name in names[:20])
+        raise RefusedError(404, "not_found", f"This server has {len(names)} agents, each with its own card: {cards}.")
+    return json_response(_card(call, entry_agent(call, names[0])))
+
+
+def _card(call: Call, agent: AnyAgent) -> AgentCard:
+    does = agent.description or f"The agent {agent.name}."
+    return AgentCard(
+        name=agent.name,
+        description=does,
+        version=str(agent.version),
+        supported_interfaces=(AgentInterface(url=f"{call.request.base_url}a2a/{agent.name}"),),
+        skills=(AgentSkill(id=agent.name, name=agent.name, description=does, tags=(agent.name,)),),
+    )

@@ -1,0 +1,341 @@
+"""Tasks, read from the store: a task is a message of the user and all that followed from it until the next one.
+
+Nothing is stored for a task. So it has the same state for every client and in every process, goes on when somebody
+answers in the console, and is there for conversations that began elsewhere.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+from urllib.parse import quote, unquote
+
+from helix_agents.domain.chunks import StreamChunk, TextDelta
+from helix_agents.domain.errors import SessionNotFoundError
+from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.messages import AssistantMessage, File, Image, Part, Text, UserMessage
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.pending import PendingCall, PendingFilter
+from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.rendering import surviving
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.engine.requests.snapshot import SessionSnapshot
+from helix_agents.engine.steps.step_work import CANCELLED
+from helix_agents.server.a2a.errors import TASK_NOT_FOUND, RPCError
+from helix_agents.server.calls import Call
+from helix_agents.server.errors import sentence_for
+from helix_agents.server.ui_turn import Turn, run_of, split_turns
+
+State: TypeAlias = Literal[
+    "TASK_STATE_SUBMITTED",
+    "TASK_STATE_WORKING",
+    "TASK_STATE_INPUT_REQUIRED",
+    "TASK_STATE_COMPLETED",
+    "TASK_STATE_FAILED",
+    "TASK_STATE_CANCELED",
+]
+OVER: frozenset[State] = frozenset({"TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED"})
+
+Plain: TypeAlias = dict[str, Any]
+
+
+def task_id(session_id: SessionId, asked_id: str) -> str:
+    """The name of a task: its context and its message, so that whoever has it finds both."""
+    return f"{quote(session_id, safe='')}:{quote(asked_id, safe='')}"
+
+
+def names_in(given: str) -> tuple[SessionId, str]:
+    """The session and the message that a task is named after.
+
+    Raises:
+        RPCError: it is no name of a task.
+    """
+    session_id, found, asked_id = given.partition(":")
+    if not found or not session_id or not asked_id:
+        raise no_such_task(given)
+    return unquote(session_id), unquote(asked_id)
+
+
+def no_such_task(given: str) -> RPCError:
+    """The answer to whoever asks for a task that is not there, or is somebody else's."""
+    return RPCError(TASK_NOT_FOUND, f"There is no task {given[:200]!r} here.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task at one moment. `turn` is its place in the conversation, None while it waits for its turn."""
+
+    session_id: SessionId
+    asked: UserMessage
+    asked_id: str
+    state: State
+    run: RunRecord | None = None
+    turn: Turn | None = None
+    waiting: tuple[PendingCall, ...] = ()
+    partial: tuple[StreamChunk, ...] = ()
+    changed_at: int = 0
+    note: str | None = None
+
+    @property
+    def id(self) -> str:
+        return task_id(self.session_id, self.asked_id)
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing comes by itself any more: it is over, or needs somebody."""
+        return self.is_over or self.state == "TASK_STATE_INPUT_REQUIRED"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits behind a task that waits for somebody."""
+        return self.state == "TASK_STATE_SUBMITTED" and self.note is not None
+
+    def taken_back(self) -> "Task":
+        """The task as it is told once after it was taken from the queue; it is not stored any more."""
+        return replace(self, state="TASK_STATE_CANCELED", note="This was taken back before its turn came.")
+
+    def shown(self, *, history: int | None = None, artifacts: bool = True) -> Plain:
+        """The task as its client reads it."""
+        task: Plain = {"id": self.id, "contextId": self.session_id, "status": self.status()}
+        if artifacts and (made := self.artifacts()):
+            task["artifacts"] = made
+        if history != 0:
+            task["history"] = [self._said()]
+        return task
+
+    def status(self) -> Plain:
+        """Its state, since when, and what there is to say of it."""
+        status: Plain = {"state": self.state, "timestamp": _time(self.changed_at)}
+        parts = self._told()
+        if parts:
+            status["message"] = {
+                "messageId": f"{self.id}:{self.state.removeprefix('TASK_STATE_').lower()}",
+                "contextId": self.session_id,
+                "taskId": self.id,
+                "role": "ROLE_AGENT",
+                "parts": parts,
+            }
+        return status
+
+    def artifacts(self) -> list[Plain]:
+        """What the agent said, message by message, and its typed output last."""
+        texts: dict[str, str] = {}
+        for place, reply in enumerate(self._replies()):
+            if reply.text:
+                texts[reply.id or f"m{place}"] = reply.text
+        for chunk in surviving(self.partial):
+            if isinstance(chunk, TextDelta) and chunk.parent_tool_call_id is None:
+                texts[artifact_of(chunk)] = texts.get(artifact_of(chunk), "") + chunk.delta
+        return [*(text_artifact(name, text) for name, text in texts.items()), *self.output()]
+
+    def output(self) -> list[Plain]:
+        """The agent's typed output, once there is one."""
+        output = self.run.output if self.run is not None and self.state == "TASK_STATE_COMPLETED" else None
+        replies = self._replies()
+        if self.run is None or output is None or (replies and output == replies[-1].text):
+            return []
+        part = {"data": output, "mediaType": "application/json"}
+        return [{"artifactId": f"{self.run.run_id}.output", "name": "output", "parts": [part]}]
+
+    def _replies(self) -> list[AssistantMessage]:
+        messages = () if self.turn is None else self.turn.messages
+        return [message for message in messages if isinstance(message, AssistantMessage)]
+
+    def _said(self) -> Plain:
+        content = self.asked.content
+        parts = [{"text": content}] if isinstance(content, str) else [_part(part) for part in content]
+        said = {"messageId": self.asked_id, "contextId": self.session_id, "taskId": self.id}
+        return {**said, "role": "ROLE_USER", "parts": parts}
+
+    def _told(self) -> list[Plain]:
+        if self.note is not None:
+            return [{"text": self.note}]
+        if self.state == "TASK_STATE_INPUT_REQUIRED":
+            return [part for row in self.waiting for part in _question(row)]
+        if self.state == "TASK_STATE_FAILED" and self.run is not None:
+            return [{"text": sentence_for(self.run.completion_reason or "failed")}]
+        return []
+
+
+def artifact_of(chunk: StreamChunk) -> str:
+    """The name of what a chunk is a piece of; the message that comes of it has the same."""
+    return f"{chunk.run_id}.{chunk.step}"
+
+
+def text_artifact(name: str, text: str) -> Plain:
+    """Something the agent said."""
+    return {"artifactId": name, "name": "text", "parts": [{"text": text}]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """A session at one moment, as the tasks that it is made of."""
+
+    agent_type: str
+    snapshot: SessionSnapshot
+    turns: tuple[Turn, ...]
+    queued: tuple[QueuedTurn, ...]
+    waiting: tuple[PendingCall, ...]
+    runs: dict[RunId, RunRecord]
+
+    def tasks(self) -> list[Task]:
+        """All of them, the newest first; those that wait for their turn are the newest."""
+        found = [task for place in range(len(self.turns)) if (task := self._of_turn(place)) is not None]
+        return [*reversed([*found, *map(self._of_queued, self.queued)])]
+
+    def find(self, asked_id: str) -> Task | None:
+        """The task of a message."""
+        return next((task for task in self.tasks() if task.asked_id == asked_id), None)
+
+    def _of_turn(self, place: int) -> Task | None:
+        turn = self.turns[place]
+        if turn.asked is None or turn.asked_id is None:
+            return None
+        known: dict[str, Any] = {
+            "session_id": self.snapshot.session_id,
+            "asked": turn.asked,
+            "asked_id": turn.asked_id,
+            "turn": turn,
+        }
+        if place < len(self.turns) - 1:
+            return _past(known, self._last_run_of(turn))
+        run = self.snapshot.run
+        if run is None:
+            return _past(known, None)
+        state = _state_of(run)
+        waiting = self.waiting if state == "TASK_STATE_INPUT_REQUIRED" else ()
+        partial = self.snapshot.chunks if state == "TASK_STATE_WORKING" else ()
+        changed = run.ended_at or run.started_at
+        return Task(**known, state=state, run=run, waiting=waiting, partial=partial, changed_at=changed)
+
+    def _last_run_of(self, turn: Turn) -> RunRecord | None:
+        replies = [message for message in turn.messages if isinstance(message, AssistantMessage)]
+        return self.runs.get(run_of(replies[-1])) if replies else None
+
+    def _of_queued(self, turn: QueuedTurn) -> Task:
+        asked = turn.messages[-1]
+        behind = self.snapshot.run
+        waits_for_somebody = behind is not None and behind.status in SUSPENDED
+        return Task(
+            session_id=turn.session_id,
+            asked=asked,
+            asked_id=asked.id or turn.run_id,
+            state="TASK_STATE_SUBMITTED",
+            changed_at=turn.queued_at,
+            note="This waits behind a task that needs input." if waits_for_somebody else None,
+        )
+
+
+async def read_context(call: Call, session_id: SessionId) -> Context:
+    """Everything there is to know of a session's tasks.
+
+    Raises:
+        SessionNotFoundError: there is no such session, or it is somebody else's.
+    """
+    session = await call.whole_session(session_id)
+    sessions = call.executor.sessions
+    snapshot = await sessions.snapshot(session_id)
+    entering = () if session.suspension_context is None else session.suspension_context.entry_messages
+    turns = split_turns(snapshot.messages, entering)
+    runs = (
+        ()
+        if len(turns) == 1
+        else await whole_list(lambda start: sessions.runs(session_id, offset=start, limit=MAX_LIMIT))
+    )
+    suspended = snapshot.run is not None and snapshot.run.status in SUSPENDED
+    return Context(
+        agent_type=session.agent_type,
+        snapshot=snapshot,
+        turns=tuple(turns),
+        queued=await sessions.queued(session_id),
+        waiting=await waiting_in(call, session_id) if suspended else (),
+        runs={run.run_id: run for run in runs},
+    )
+
+
+async def read_task(call: Call, given: str) -> tuple[Context, Task]:
+    """A task of the caller, and the context it is part of.
+
+    Raises:
+        RPCError: there is no such task, or it is somebody else's.
+    """
+    session_id, asked_id = names_in(given)
+    try:
+        context = await read_context(call, call.checked(session_id))
+    except SessionNotFoundError:
+        raise no_such_task(given) from None
+    task = context.find(asked_id)
+    if task is None:
+        raise no_such_task(given)
+    return context, task
+
+
+async def waiting_in(call: Call, session_id: SessionId) -> tuple[PendingCall, ...]:
+    """The calls that wait in a conversation, at any depth, the oldest first."""
+    where = PendingFilter(root_session_id=session_id)
+    rows = await whole_list(lambda start: call.executor.list_pending(where, offset=start, limit=MAX_LIMIT))
+    return tuple(reversed(rows))
+
+
+def _past(known: dict[str, Any], run: RunRecord | None) -> Task:
+    """A task after which others came: whatever it waited for, it does not any more."""
+    if run is None:
+        return Task(**known, state="TASK_STATE_FAILED")
+    state = _state_of(run)
+    return Task(
+        **known,
+        state=state if state in OVER else "TASK_STATE_CANCELED",
+        run=run,
+        changed_at=run.ended_at or run.started_at,
+    )
+
+
+def _state_of(run: RunRecord) -> State:
+    match run.status:
+        case "running":
+            return "TASK_STATE_WORKING"
+        case "completed":
+            return "TASK_STATE_COMPLETED"
+        case "interrupted":
+            return "TASK_STATE_CANCELED"
+        case "failed":
+            return "TASK_STATE_CANCELED" if run.completion_reason == CANCELLED else "TASK_STATE_FAILED"
+        case _:
+            return "TASK_STATE_INPUT_REQUIRED"
+
+
+def _question(row: PendingCall) -> list[Plain]:
+    """What a call that waits wants to know: a sentence for people, and data for programs."""
+    asked: Plain = {
+        "toolCallId": row.tool_call_id,
+        "toolName": row.tool_name,
+        "kind": row.kind,
+        "input": row.input,
+        "preview": row.preview,
+        "reason": row.reason,
+        "expiresAt": None if row.deadline is None else _time(row.deadline),
+    }
+    if row.approval_id is not None:
+        sentence, answered = f"May {row.tool_name} be run? Answer with data:", '"approved": true'
+    else:
+        sentence, answered = f"{row.tool_name} needs an answer: text, or data:", '"result": …'
+    said = f'{sentence} {{"toolCallId": "{row.tool_call_id}", {answered}}}'
+    return [{"text": said}, {"data": {name: value for name, value in asked.items() if value is not None}}]
+
+
+def _part(part: Part) -> Plain:
+    match part:
+        case Text(text=text):
+            return {"text": text}
+        case Image(url=url, media_type=kind, filename=name) | File(url=url, media_type=kind, filename=name):
+            head, found, data = url.partition(";base64,")
+            shown: Plain = {"raw": data} if found and head.startswith("data:") else {"url": url}
+            more = {"mediaType": kind, "filename": name}
+            return {**shown, **{key: value for key, value in more.items() if value is not None}}
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

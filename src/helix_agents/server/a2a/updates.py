@@ -1,0 +1,153 @@
+"""A task as its client follows it: how it stands, then what the agent says, then how it ended."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.domain.chunks import StepCommitted, StepDiscarded, StreamChunk, StreamResync, TextDelta
+from helix_agents.domain.errors import HelixError
+from helix_agents.domain.ids import RunId
+from helix_agents.runtimes.executor.hosting import HostedRun
+from helix_agents.server.a2a.errors import INTERNAL_ERROR, RPCError
+from helix_agents.server.a2a.tasks import Context, Plain, Task, artifact_of, read_task, text_artifact
+from helix_agents.server.calls import Call
+from helix_agents.server.errors import sentence_for
+from helix_agents.server.sse import frame
+from helix_agents.server.wire import to_json
+
+# How often whoever follows a task that waits for its turn looks whether it has come.
+LOOK_SECONDS = 0.25
+
+
+def answer(rpc_id: Any, result: Plain) -> Plain:
+    """A result in its envelope."""
+    return {"jsonrpc": "2.0", "id": rpc_id, "result": result}
+
+
+def failure(rpc_id: Any, problem: RPCError) -> Plain:
+    """An error in its envelope."""
+    return {"jsonrpc": "2.0", "id": rpc_id, "error": problem.body}
+
+
+class Said:
+    """Turns what the agent says into pieces of artifacts. One whose step is done again begins anew."""
+
+    def __init__(self, names: Plain, so_far: Task) -> None:
+        self._names = names
+        self._open: set[str] = {each["artifactId"] for each in so_far.artifacts()}
+
+    def feed(self, chunk: StreamChunk) -> list[Plain]:
+        """The updates that one more chunk makes."""
+        if chunk.parent_tool_call_id is not None:
+            return []
+        name = artifact_of(chunk)
+        match chunk:
+            case TextDelta(delta=delta) if delta:
+                begun = name in self._open
+                self._open.add(name)
+                return [self._piece(name, delta, append=begun)]
+            case StepCommitted() if name in self._open:
+                self._open.discard(name)
+                return [{**self._piece(name, "", append=True), "lastChunk": True}]
+            case StepDiscarded():
+                taken_back = sorted(self._open)
+                self._open.clear()
+                return [self._piece(each, "", append=False) for each in taken_back]
+            case _:
+                return []
+
+    def _piece(self, name: str, text: str, *, append: bool) -> Plain:
+        return {**self._names, "artifact": text_artifact(name, text), "append": append}
+
+
+class Follower:
+    """Follows a task until it is over or needs somebody, whoever goes on with it meanwhile."""
+
+    def __init__(self, call: Call, agent: AnyAgent, name: str) -> None:
+        self._call = call
+        self._agent = agent
+        self._name = name
+
+    async def events(self) -> AsyncGenerator[Plain, None]:
+        """The task as it stands, then what the agent says, then how it ended."""
+        context, task = await read_task(self._call, self._name)
+        yield {"task": task.shown()}
+        names: Plain = {"taskId": task.id, "contextId": task.session_id}
+        if task.state == "TASK_STATE_SUBMITTED":
+            context, task = await self._begun(context, task)
+            if task.state == "TASK_STATE_WORKING":
+                yield {"task": task.shown()}
+        followed: RunId | None = None
+        while task.state == "TASK_STATE_WORKING":
+            run = await self._call.executor.get_handle(self._agent, task.session_id)
+            if run is None or run.run_id == followed:
+                raise RPCError(INTERNAL_ERROR, sentence_for("stream_lost"))
+            followed = run.run_id
+            async with aclosing(self._said(run, context, task)) as updates:
+                async for update in updates:
+                    yield update
+            # Should somebody go on with it at once when its run ends, that one is followed, too.
+            context, task = await read_task(self._call, self._name)
+        for artifact in task.output():
+            yield {"artifactUpdate": {**names, "artifact": artifact, "append": False, "lastChunk": True}}
+        yield {"statusUpdate": {**names, "status": task.status()}}
+
+    async def rest(self) -> Task:
+        """The task when it is over or needs somebody."""
+        _, task = await read_task(self._call, self._name)
+        async with aclosing(self.events()) as events:
+            async for _ in events:
+                pass
+        try:
+            _, task = await read_task(self._call, self._name)
+        except RPCError:
+            task = task.taken_back()
+        return task
+
+    async def _begun(self, context: Context, task: Task) -> tuple[Context, Task]:
+        """The task once its turn has come, or was taken back."""
+        while task.state == "TASK_STATE_SUBMITTED":
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                context, task = await read_task(self._call, self._name)
+            except RPCError:
+                return context, task.taken_back()
+        return context, task
+
+    async def _said(self, run: HostedRun, context: Context, task: Task) -> AsyncGenerator[Plain, None]:
+        names: Plain = {"taskId": task.id, "contextId": task.session_id}
+        said = Said(names, task)
+        async with aclosing(run.stream(from_sequence=context.snapshot.sequence)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, StreamResync):
+                    _, task = await read_task(self._call, self._name)
+                    yield {"task": task.shown()}
+                    said = Said(names, task)
+                for update in said.feed(chunk):
+                    yield {"artifactUpdate": update}
+
+
+class TaskSource:
+    """The events of a task, each in an envelope of its request."""
+
+    def __init__(self, follower: Follower, rpc_id: Any) -> None:
+        self._follower = follower
+        self._rpc_id = rpc_id
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(self._follower.events()) as events:
+                async for event in events:
+                    yield frame(to_json(answer(self._rpc_id, event)))
+        except RPCError as problem:
+            yield frame(to_json(failure(self._rpc_id, problem)))
+        except HelixError as problem:
+            yield self._broken(problem.code)
+
+    def farewell(self) -> bytes:
+        return self._broken("stream_lost")
+
+    def _broken(self, code: str) -> bytes:
+        return frame(to_json(failure(self._rpc_id, RPCError(INTERNAL_ERROR, sentence_for(code)))))

@@ -1,0 +1,256 @@
+"""What an OpenAI client sends to begin a response, and which of its settings an agent lets others decide: none.
+
+What would change the answer, and is the agent's to say, is refused; what is a note to a provider is not looked at.
+"""
+
+import mimetypes
+from collections.abc import Iterable
+from typing import Any, NoReturn, cast
+
+import msgspec
+
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
+from helix_agents.domain.records import JSON, Record
+from helix_agents.server.bodies import checked_url, said
+from helix_agents.server.errors import RefusedError
+from helix_agents.server.ui_turn import AT_THE_CLIENT
+
+MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
+
+DECIDED_HERE = (
+    "access_programs", "context_management", "image", "instructions", "max_output_tokens", "max_tool_calls",
+    "moderation", "prompt", "reasoning", "temperature", "top_logprobs", "top_p",
+)  # fmt: skip
+"""What a server's agent says itself; a request that says it, too, is refused."""
+
+NOT_LOOKED_AT = (
+    "include", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "safety_identifier", "service_tier", "stream_options", "truncation", "user",
+)  # fmt: skip
+"""Notes to a provider, which change nothing here."""
+
+
+# Made here and not when it is asked, as it reads the machine's lists.
+_BY_NAME = mimetypes.MimeTypes()
+
+
+class BadParameterError(RefusedError):
+    """A request that is refused for one of its fields."""
+
+    def __init__(self, param: str, detail: str, *, status: int = 400, code: str = "invalid_value") -> None:
+        super().__init__(status, code, detail)
+        self.param = param
+
+
+class ConversationParam(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation by its id."""
+
+    id: str
+
+
+class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The request of an OpenAI client. `model` is the name of an agent, and a conversation is a session."""
+
+    model: str
+    input: str | list[dict[str, Any]]
+    previous_response_id: str | None = None
+    conversation: str | ConversationParam | None = None
+    stream: bool | None = None
+    background: bool | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    text: Any = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        named = self.conversation
+        return named.id if isinstance(named, ConversationParam) else named
+
+
+class CallOutput(Record):
+    """What a client's tool gave back, or what somebody answered to a question; `param` is where it stands."""
+
+    call_id: str
+    output: JSON
+    param: str
+
+    @property
+    def readings(self) -> tuple[JSON, ...]:
+        """What was meant, the likeliest first: a client can send nothing but text, which may be JSON."""
+        if not isinstance(self.output, str):
+            return (self.output,)
+        try:
+            value = msgspec.json.decode(self.output)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return (self.output,)
+        is_plain = not isinstance(value, dict | list)
+        return (self.output, value) if is_plain else (cast("JSON", value), self.output)
+
+
+class Decision(Record):
+    """What somebody decided about a call; `param` is where it stands."""
+
+    approval_id: str
+    approved: bool
+    reason: str | None
+    param: str
+
+
+class Given(Record):
+    """What a request says: answers to what waits, and messages of the user."""
+
+    answers: tuple[CallOutput | Decision, ...] = ()
+    messages: tuple[UserMessage, ...] = ()
+
+
+def check_settings(body: CreateResponse, sent: dict[str, Any], agent: AnyAgent) -> None:
+    """Let a request pass that asks for nothing but what the agent does anyway.
+
+    Raises:
+        BadParameterError: it asks for something else.
+    """
+    for name in sent.keys() - set(CreateResponse.__struct_fields__) - {*DECIDED_HERE, *NOT_LOOKED_AT}:
+        raise BadParameterError(name, f"Unknown parameter: {name[:80]!r}.", code="unknown_parameter")
+    for name in DECIDED_HERE:
+        if sent.get(name) is not None:
+            _refuse(name, f"The agent {agent.name!r} has its own {name}; leave this parameter out.")
+    if body.store is False:
+        _refuse("store", "Every response is stored here, as one that is not could be lost; leave this parameter out.")
+    if body.tool_choice not in (None, "auto"):
+        _refuse("tool_choice", f"The agent {agent.name!r} chooses its tools itself; leave this parameter out.")
+    match body.text:
+        case None | {"format": None | {"type": "text"}}:
+            pass
+        case _:
+            _refuse("text", f"The agent {agent.name!r} says itself what its output looks like.")
+    _check_tools(body.tools or (), agent)
+    _check_metadata(body.metadata or {})
+    if body.previous_response_id is not None and body.conversation is not None:
+        _refuse("previous_response_id", "Give either previous_response_id or conversation, not both.")
+
+
+def _refuse(param: str, why: str) -> NoReturn:
+    raise BadParameterError(param, why, code="unsupported_parameter")
+
+
+def _check_tools(tools: Iterable[dict[str, Any]], agent: AnyAgent) -> None:
+    """A client may name the tools that it runs for the agent; it brings no others along."""
+    for place, given in enumerate(tools):
+        named = given.get("name")
+        tool = agent.find_tool(named) if given.get("type") == "function" and isinstance(named, str) else None
+        if tool is None or tool.kind not in AT_THE_CLIENT:
+            _refuse(
+                f"tools[{place}]",
+                f"The agent {agent.name!r} brings its own tools; a request may name those that its client runs, and "
+                "this is none of them.",
+            )
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    if len(metadata) > MOST_METADATA:
+        raise BadParameterError("metadata", f"Metadata may have {MOST_METADATA} entries.")
+    for key, value in metadata.items():
+        if len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE:
+            sizes = f"a key {LONGEST_KEY} and a value {LONGEST_VALUE} characters"
+            raise BadParameterError(f"metadata.{key[:LONGEST_KEY]}", f"In metadata {sizes} at most.")
+
+
+def given_of(body: CreateResponse) -> Given:
+    """What the request says.
+
+    Raises:
+        RefusedError: it says nothing, or something that a client cannot say here.
+    """
+    if isinstance(body.input, str):
+        return Given(messages=(said(UserMessage(content=body.input)),))
+    answers: list[CallOutput | Decision] = []
+    messages: list[UserMessage] = []
+    for place, item in enumerate(body.input):
+        param = f"input[{place}]"
+        match item:
+            case {"role": "user", "content": content} if item.get("type", "message") == "message":
+                messages.append(said(UserMessage(content=_content(content, param))))
+            case {"type": "function_call_output", "call_id": str() as call_id, "output": output}:
+                answers.append(CallOutput(call_id=call_id, output=_output(output), param=param))
+            case {
+                "type": "mcp_approval_response",
+                "approval_request_id": str() as approval_id,
+                "approve": bool() as yes,
+            }:
+                reason = item.get("reason")
+                reason = reason if isinstance(reason, str) and reason else None
+                answers.append(Decision(approval_id=approval_id, approved=yes, reason=reason, param=param))
+            case {"role": "system" | "developer"}:
+                raise BadParameterError(param, "An agent has its own instructions; send messages of the user only.")
+            case _:
+                raise BadParameterError(
+                    param,
+                    "An input is a message of the user, a function_call_output or an mcp_approval_response; what was "
+                    "said before is kept here, and is gone on with by previous_response_id or conversation.",
+                )
+    if not answers and not messages:
+        raise BadParameterError("input", "The input says nothing.")
+    return Given(answers=tuple(answers), messages=tuple(messages))
+
+
+def _output(given: Any) -> JSON:
+    """The output of a function: a text, or parts, of which the texts are meant where there is nothing else."""
+    if isinstance(given, list) and given:
+        texts: list[str] = []
+        for part in cast("list[Any]", given):
+            match part:
+                case {"type": "input_text", "text": str() as text}:
+                    texts.append(text)
+                case _:
+                    return cast("JSON", given)
+        return "".join(texts)
+    return cast("JSON", given)
+
+
+def _content(given: Any, param: str) -> str | tuple[Part, ...]:
+    if isinstance(given, str):
+        return given
+    if not isinstance(given, list):
+        raise BadParameterError(f"{param}.content", "The content of a message is a text, or a list of parts.")
+    given_parts = cast("list[Any]", given)
+    parts = tuple(_part(part, f"{param}.content[{place}]") for place, part in enumerate(given_parts))
+    match parts:
+        case (Text(text=text),):
+            return text
+        case _:
+            return parts
+
+
+def _part(given: Any, param: str) -> Part:
+    match given:
+        case {"type": "input_text", "text": str() as text}:
+            return Text(text=text)
+        case {"type": "input_image", "image_url": str() as url}:
+            return Image(url=checked_url(url))
+        case {"type": "input_file", "file_url": str() as url}:
+            name = _name_of(given)
+            return File(url=checked_url(url), media_type=_media_type(name or url), filename=name)
+        case {"type": "input_file", "file_data": str() as data}:
+            name = _name_of(given)
+            head, comma, _ = data.partition(",")
+            if comma and head.startswith("data:"):
+                kind = head.removeprefix("data:").partition(";")[0] or _media_type(name or "")
+                return File(url=data, media_type=kind, filename=name)
+            kind = _media_type(name or "")
+            return File(url=f"data:{kind};base64,{data}", media_type=kind, filename=name)
+        case {"type": "input_image" | "input_file", "file_id": str()}:
+            raise BadParameterError(f"{param}.file_id", "No files are kept here; send the file's URL or its bytes.")
+        case _:
+            raise BadParameterError(param, "A part is an input_text, an input_image or an input_file.")
+
+
+def _name_of(given: dict[str, Any]) -> str | None:
+    name = given.get("filename")
+    return name if isinstance(name, str) and name else None
+
+
+def _media_type(name: str) -> str:
+    return _BY_NAME.guess_type(name)[0] or "application/octet-stream"

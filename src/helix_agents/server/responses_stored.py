@@ -1,0 +1,409 @@
+"""Responses as they are stored: a session is a conversation, each of its runs a response, and nothing else is kept.
+
+What a response said and did is read from the transcript; who was asked what, and by which run, from the rows of pending
+calls; and what a run was given from the messages that came with it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import msgspec
+
+from helix_agents.domain.ids import RunId, SessionId, ToolCallId
+from helix_agents.domain.messages import (
+    HELD_SINCE,
+    AssistantMessage,
+    StoredMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.records import JSON
+from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.sessions import SessionState, SessionSummary
+from helix_agents.domain.usage import TokenCount, UsageFilter
+from helix_agents.engine.steps.step_work import CANCELLED
+from helix_agents.ports.llm import FINISH_TOOL
+from helix_agents.runtimes.executor.hosting import AgentExecutor
+from helix_agents.server.errors import sentence_for
+from helix_agents.server.responses_items import (
+    Item,
+    approval_item,
+    function_call_item,
+    input_message_item,
+    message_id,
+    message_item,
+    output_id,
+    reasoning_id,
+    reasoning_item,
+    shown,
+    tool_call_id,
+    tool_call_item,
+)
+from helix_agents.server.responses_stream import KnownCall
+from helix_agents.server.ui_turn import ALL_STATES, AT_THE_CLIENT
+
+NOTE = "response"
+"""The key in the metadata of a user's message of what its sender noted about the response."""
+
+_RESPONSE = "resp_"
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+# What an OpenAI client knows of the reasons why a model failed; the rest is an error of the server to it.
+_CODES = {"provider_rate_limited": "rate_limit_exceeded", "context_too_long": "invalid_prompt"}
+
+
+def response_id(session_id: SessionId, run_id: RunId) -> str:
+    """What a run is called outside: all that it takes to find it again."""
+    return f"{_RESPONSE}{run_id}.{session_id}"
+
+
+def place_of(given: str) -> tuple[SessionId, RunId] | None:
+    """The session and the run that a response's id names; None where it is no id of ours."""
+    run_id, dot, session_id = given.removeprefix(_RESPONSE).partition(".")
+    return (session_id, run_id) if given.startswith(_RESPONSE) and run_id and dot and session_id else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """A session at one moment, as the responses that it consists of; everything is in the order in which it came."""
+
+    session: SessionState | SessionSummary
+    runs: tuple[RunRecord, ...]
+    queued: tuple[QueuedTurn, ...]
+    stored: tuple[StoredMessage, ...]
+    held: tuple[ToolMessage, ...]
+    rows: tuple[PendingCall, ...]
+    client_tools: frozenset[str]
+
+    @property
+    def session_id(self) -> SessionId:
+        return self.session.session_id
+
+    @property
+    def current(self) -> RunRecord | None:
+        return self.runs[-1] if self.runs else None
+
+    def run(self, run_id: RunId) -> RunRecord | None:
+        return next((run for run in self.runs if run.run_id == run_id), None)
+
+    def waiting_turn(self, run_id: RunId) -> QueuedTurn | None:
+        return next((turn for turn in self.queued if turn.run_id == run_id), None)
+
+    def has(self, run_id: RunId) -> bool:
+        """Whether there is such a response; one that the session went back to before is none any more."""
+        run = self.run(run_id)
+        if run is None:
+            return self.waiting_turn(run_id) is not None
+        return run.status != "completed" or any(True for _ in self._replies(run))
+
+    def said_with(self, key: str) -> RunId | None:
+        """The run that a message of this id began, or will begin."""
+        for each in self.stored:
+            if isinstance(each.message, UserMessage) and each.message.id == key:
+                run = self._run_at(each.created_at)
+                return None if run is None else run.run_id
+        waiting = (turn for turn in self.queued if any(message.id == key for message in turn.messages))
+        return next((turn.run_id for turn in waiting), None)
+
+    def after(self, run: RunRecord) -> RunRecord | None:
+        """The run that went on with what this one left."""
+        return next((each for each in self.runs if each.previous_run_id == run.run_id), None)
+
+    def is_at_client(self, name: str) -> bool:
+        return name in self.client_tools
+
+    def calls_before(self, run: RunRecord) -> dict[ToolCallId, KnownCall]:
+        """The calls that earlier runs made, for one that goes on with them."""
+        return {
+            call.id: KnownCall(name=call.name, arguments=call.arguments, approval_id=self._approval_of(call.id))
+            for each in self.stored
+            if isinstance(each.message, AssistantMessage) and not _is_of(each.message, run)
+            for call in each.message.tool_calls
+        }
+
+    # -- what came out
+
+    def output(self, run: RunRecord) -> list[Item]:
+        """The items of a response, in the order in which they come in its stream."""
+        replies = list(self._replies(run))
+        items = list(self._taken_up(run))
+        for reply in replies:
+            items += self._said(reply)
+            items += [self._tool_call(call, run, run) for call in reply.tool_calls if self._runs_here(call, run)]
+        items += [self._asked(row) for row in self._rows_of(run)]
+        if run.output is not None and run.status == "completed" and not (replies and replies[-1].text == run.output):
+            items.append(message_item(output_id(run.run_id), shown(run.output)))
+        return items
+
+    def _replies(self, run: RunRecord) -> Iterator[AssistantMessage]:
+        messages = (each.message for each in self.stored)
+        return (each for each in messages if isinstance(each, AssistantMessage) and _is_of(each, run))
+
+    def _said(self, reply: AssistantMessage) -> Iterator[Item]:
+        step = reply.id or ""
+        for number, block in enumerate(reply.thinking, start=1):
+            yield reasoning_item(reasoning_id(step, number), block.text)
+        if reply.text:
+            yield message_item(message_id(step), reply.text, "incomplete" if reply.interrupted else "completed")
+
+    def _runs_here(self, call: ToolCall, run: RunRecord) -> bool:
+        """Whether a call was carried out in the run that made it, as far as that is known: who was asked about it
+        first sees that instead."""
+        if call.name == FINISH_TOOL or self.is_at_client(call.name):
+            return False
+        asked = any(row.tool_call_id == call.id and row.session_id == self.session_id for row in self._rows_of(run))
+        return not asked
+
+    def _taken_up(self, run: RunRecord) -> Iterator[Item]:
+        """Calls that an earlier run left open, and this one carried out."""
+        for each in self.stored:
+            reply = each.message
+            if not isinstance(reply, AssistantMessage) or _is_of(reply, run):
+                continue
+            made_in = self.run(_run_of(reply))
+            for call in reply.tool_calls:
+                if call.name == FINISH_TOOL or self.is_at_client(call.name) or made_in is None:
+                    continue
+                if self._settled_in(call, made_in) == run.run_id:
+                    yield self._tool_call(call, made_in, run)
+
+    def _settled_in(self, call: ToolCall, made_in: RunRecord) -> RunId | None:
+        """The run in which a call got its result."""
+        if call.id not in self._results:
+            return None
+        if made_in.status not in SUSPENDED:
+            return made_in.run_id
+        at, result = self._results[call.id]
+        since = result.metadata.get(HELD_SINCE, at)
+        run = self._run_at(since if isinstance(since, int) else at)
+        return None if run is None else run.run_id
+
+    def _tool_call(self, call: ToolCall, made_in: RunRecord, run: RunRecord) -> Item:
+        """A call as the response of a run shows it: with its result, if that came in this run."""
+        result = self._results[call.id][1] if self._settled_in(call, made_in) == run.run_id else None
+        item = tool_call_item(
+            tool_call_id(call.id),
+            self.session.agent_type,
+            call.name,
+            call.arguments,
+            approval_id=self._approval_of(call.id),
+            status="in_progress" if run.status == "running" else "incomplete",
+        )
+        if result is None:
+            return item
+        text = shown(result.content)
+        outcome = {"status": "failed", "error": {"type": "mcp_tool_execution_error", "content": text}}
+        return item | (outcome if result.error else {"status": "completed", "output": text})
+
+    def _asked(self, row: PendingCall) -> Item:
+        if row.approval_id is not None:
+            return approval_item(row.approval_id, self.session.agent_type, row.tool_name, row.input)
+        return function_call_item(row.tool_call_id, row.tool_name, row.input)
+
+    def _rows_of(self, run: RunRecord) -> list[PendingCall]:
+        """What somebody was asked in a run, by the session itself or by one below it."""
+        return [row for row in self.rows if self._asking_run(row) == run.run_id]
+
+    def _asking_run(self, row: PendingCall) -> RunId | None:
+        if row.session_id == self.session_id:
+            return row.run_id
+        run = self._run_at(row.created_at)
+        return None if run is None else run.run_id
+
+    def _approval_of(self, call_id: ToolCallId) -> str | None:
+        here = (row for row in self.rows if row.tool_call_id == call_id and row.session_id == self.session_id)
+        return next((row.approval_id for row in here), None)
+
+    @cached_property
+    def _results(self) -> dict[ToolCallId, tuple[int, ToolMessage]]:
+        """Results by their calls, and when each was known."""
+        known = {
+            each.message.tool_call_id: (each.created_at, each.message)
+            for each in self.stored
+            if isinstance(each.message, ToolMessage)
+        }
+        now = self.session.updated_at
+        return {result.tool_call_id: (now, result) for result in self.held} | known
+
+    # -- what went in
+
+    def input(self, run_id: RunId) -> list[Item]:
+        """What a response was given: answers to calls, and then messages."""
+        turn = self.waiting_turn(run_id)
+        if turn is not None:
+            return [input_message_item(_said_id(place, each), each) for place, each in enumerate(turn.messages)]
+        run = self.run(run_id)
+        answered = [row for row in self.rows if row.consumed_at is not None]
+        items = [_answer(row) for row in answered if self._run_at(row.consumed_at or 0) == run]
+        said = self._said_in(run)
+        return [item for item in items if item is not None] + [
+            input_message_item(_said_id(place, each), each) for place, each in said
+        ]
+
+    def _said_in(self, run: RunRecord | None) -> list[tuple[int, UserMessage]]:
+        return [
+            (each.sequence, each.message)
+            for each in self.stored
+            if isinstance(each.message, UserMessage)
+            and not each.message.hidden
+            and self._run_at(each.created_at) == run
+        ]
+
+    def note(self, run: RunRecord | None) -> dict[str, Any]:
+        """What the sender of a response's message noted about it; that of the turn, where it only answers calls."""
+        while run is not None:
+            said = self._said_in(run)
+            if said:
+                return _note(said[-1][1])
+            run = None if run.previous_run_id is None else self.run(run.previous_run_id)
+        return {}
+
+    def _run_at(self, at: int) -> RunRecord | None:
+        """The run that was the session's current one at a time; None before the first, as in the past of a branch."""
+        place = bisect_right(self._started, at)
+        return self.runs[place - 1] if place else None
+
+    @cached_property
+    def _started(self) -> list[int]:
+        return [run.started_at for run in self.runs]
+
+
+async def read_conversation(executor: AgentExecutor, session: SessionState | SessionSummary) -> Conversation:
+    """The session as responses. How its runs stand is read first: what they said by then is there."""
+    sessions, session_id = executor.sessions, session.session_id
+    queued = await sessions.queued(session_id)
+    runs = await whole_list(lambda offset: sessions.runs(session_id, offset=offset, limit=MAX_LIMIT))
+    where = PendingFilter(root_session_id=session_id, states=ALL_STATES)
+    rows = await whole_list(lambda offset: executor.list_pending(where, offset=offset, limit=MAX_LIMIT))
+    stored = await whole_list(lambda offset: sessions.messages(session_id, offset=offset, limit=MAX_LIMIT))
+    waits = bool(runs) and runs[0].status in SUSPENDED
+    agent = executor.agents.find(session.agent_type)
+    tools = () if agent is None else agent.all_tools
+    return Conversation(
+        session=session,
+        runs=tuple(reversed(runs)),
+        queued=queued,
+        stored=tuple(reversed(stored)),
+        held=(await sessions.snapshot(session_id)).held if waits else (),
+        rows=tuple(sorted(rows, key=lambda row: (row.created_at, row.tool_call_id))),
+        client_tools=frozenset(tool.name for tool in tools if tool.kind in AT_THE_CLIENT),
+    )
+
+
+def status_of(run: RunRecord | None) -> str:
+    """How a response stands; one without a run waits for its turn. A run that waits for somebody has said all it can:
+    what follows the answer is another response."""
+    if run is None:
+        return "queued"
+    if run.status == "running":
+        return "in_progress"
+    if run.status in SUSPENDED:
+        return "completed"
+    if run.status == "completed":
+        return "incomplete" if run.completion_reason in _INCOMPLETE else "completed"
+    return "cancelled" if run.status == "interrupted" or run.completion_reason == CANCELLED else "failed"
+
+
+async def response_of(
+    executor: AgentExecutor, conversation: Conversation, run_id: RunId, *, begins: bool = False
+) -> dict[str, Any]:
+    """A response as it stands; as it was at its beginning, if that is what is to be told."""
+    run, turn = conversation.run(run_id), conversation.waiting_turn(run_id)
+    note = _note(turn.messages[-1]) if turn is not None else conversation.note(run)
+    ended = None if begins or run is None or run.status == "running" else run
+    status = ("queued" if run is None else "in_progress") if begins else status_of(run)
+    began = run.started_at if run is not None else turn.queued_at if turn is not None else 0
+    reason = run.completion_reason if run is not None else None
+    before = run.previous_run_id if run is not None else None
+    previous = None if before is None else response_id(conversation.session_id, before)
+    return {
+        "id": response_id(conversation.session_id, run_id),
+        "object": "response",
+        "created_at": began / 1000,
+        "completed_at": None if ended is None or ended.ended_at is None else ended.ended_at / 1000,
+        "status": status,
+        "error": _error(reason) if status == "failed" else None,
+        "incomplete_details": {"reason": _INCOMPLETE[reason or ""]} if status == "incomplete" else None,
+        "model": conversation.session.agent_type,
+        "conversation": {"id": conversation.session_id},
+        "previous_response_id": note.get("previous_response_id") or previous,
+        "metadata": note.get("metadata") or {},
+        "output": [] if run is None or begins else conversation.output(run),
+        "usage": await _usage(executor, conversation.session_id, ended) if ended is not None else None,
+        "background": None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "parallel_tool_calls": True,
+        "reasoning": {"effort": None, "summary": None},
+        "store": True,
+        "temperature": None,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": None,
+        "truncation": "disabled",
+    }
+
+
+async def _usage(executor: AgentExecutor, session_id: SessionId, run: RunRecord) -> dict[str, Any]:
+    """What a run used, and in its time all that worked for it: of two runs that meet in one millisecond each has its
+    own."""
+    tokens = await _tokens(executor, UsageFilter(run_id=run.run_id))
+    if await executor.sessions.delegations(session_id):
+        times: dict[str, Any] = {"recorded_from": run.started_at, "recorded_to": run.ended_at}
+        everything = await _tokens(executor, UsageFilter(root_session_id=session_id, **times))
+        itself = await _tokens(executor, UsageFilter(session_id=session_id, **times))
+        tokens += everything - itself
+    return {
+        "input_tokens": tokens.prompt,
+        "input_tokens_details": {"cached_tokens": tokens.cached, "cache_write_tokens": 0},
+        "output_tokens": tokens.completion,
+        "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+        "total_tokens": tokens.total,
+    }
+
+
+async def _tokens(executor: AgentExecutor, where: UsageFilter) -> TokenCount:
+    days = await executor.usage_by_day(msgspec.structs.replace(where, source_type="tokens"))
+    return sum((day.tokens for day in days), TokenCount())
+
+
+def _error(reason: str | None) -> dict[str, str]:
+    reason = reason or "failed"
+    return {"code": _CODES.get(reason, "server_error"), "message": f"{sentence_for(reason)} ({reason})"}
+
+
+def _run_of(reply: AssistantMessage) -> RunId:
+    return (reply.id or "").rpartition(".")[0]
+
+
+def _is_of(reply: AssistantMessage, run: RunRecord) -> bool:
+    return _run_of(reply) == run.run_id
+
+
+def _said_id(place: int, message: UserMessage) -> str:
+    return message.id or f"user_{place}"
+
+
+def _note(message: UserMessage) -> dict[str, Any]:
+    note = message.metadata.get(NOTE)
+    return cast("dict[str, Any]", note) if isinstance(note, dict) else {}
+
+
+def _answer(row: PendingCall) -> Item | None:
+    match row.answer:
+        case ApprovalAnswer(approved=approved, reason=reason):
+            told = {"type": "mcp_approval_response", "id": f"mcpr_{row.tool_call_id}"}
+            return {**told, "approval_request_id": row.approval_id, "approve": approved, "reason": reason}
+        case ToolAnswer(result=result, error=error):
+            output: JSON = result if error is None else error
+            told = {"type": "function_call_output", "id": f"fco_{row.tool_call_id}", "call_id": row.tool_call_id}
+            return {**told, "output": shown(output), "status": "completed"}
+        case _:
+            return None
