@@ -107,7 +107,7 @@ def http_page() -> str:
 
 def anchor(path: str, method: str) -> str:
     """How both the site and GitHub name the heading of a route."""
-    return f"{method}-{re.sub(r'[^a-z-]', '', path.lower())}"
+    return f"{method}-{re.sub(r'[^a-z0-9_-]', '', path.lower())}"
 
 
 def route_section(path: str, method: str, route: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:

@@ -19,7 +19,7 @@ def asked(session_id: str, **fields: Any) -> dict[str, Any]:
     return {"threadId": session_id, "runId": "r", "messages": [HELLO], "tools": [], "context": [], **fields}
 
 
-def run(client: httpx2.Client, body: Any, agent: str = "director") -> tuple[int, list[dict[str, Any]] | Any]:
+def run(client: httpx2.Client, body: Any, agent: str = "director") -> tuple[int, Any]:
     """The status, and the events or the refusal."""
     with client.stream("POST", f"/agui/{agent}", json=body) as answer:
         if answer.status_code != 200:

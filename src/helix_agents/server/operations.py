@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 from helix_agents.domain.sessions import SessionSummary
 from helix_agents.domain.usage import UsageRollup
-from helix_agents.server import agui, chat, executor_routes, session_routes
-from helix_agents.server.a2a import cards, rpc
 from helix_agents.server import agui, chat, executor_routes, responses, session_routes
+from helix_agents.server.a2a import cards, rpc
 from helix_agents.server.agui_input import RunAgentInput
 from helix_agents.server.answers import (
     Caller,
@@ -208,6 +207,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET", path="/.well-known/agent-card.json", handler=cards.server_card, answer=cards.AgentCard,
         refusals=(404,), tag="a2a",
+    ),
+    Operation(
         method="POST", path="/v1/responses", handler=responses.create_response, body=CreateResponse,
         answer=ResponseObject, may_stream=True, parameters=(IDEMPOTENCY_KEY,), refusals=(*_IN_BODY, 404, 409, 429),
         errors=OPENAI_ERRORS, tag="openai",
