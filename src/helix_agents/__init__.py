@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.sub_agents import sub_agent_tool as sub_agent_tool
     from helix_agents.agent.tools import Tool as Tool
     from helix_agents.agent.tools import tool as tool
+    from helix_agents.agent.workspace import Workspace as Workspace
     from helix_agents.capabilities.client import open_state as open_state
     from helix_agents.capabilities.toolset import state_capabilities as state_capabilities
     from helix_agents.domain.budgets import Budget as Budget
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from helix_agents.ports.skills import SkillProvider as SkillProvider
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
     from helix_agents.ports.streams import StreamManager as StreamManager
+    from helix_agents.ports.workspaces import WorkspaceProvider as WorkspaceProvider
     from helix_agents.runtimes.dbos.executor import DBOSAgentExecutor as DBOSAgentExecutor
     from helix_agents.runtimes.executor.handle import RunHandle as RunHandle
     from helix_agents.runtimes.in_process.executor import Executor as Executor
@@ -107,6 +109,8 @@ if TYPE_CHECKING:
     from helix_agents.server.remote import remote_agent_tool as remote_agent_tool
     from helix_agents.skills.folder import SkillFolder as SkillFolder
     from helix_agents.tracing.hooks import OpenTelemetryHooks as OpenTelemetryHooks
+    from helix_agents.workspaces.in_memory import InMemoryWorkspaces as InMemoryWorkspaces
+    from helix_agents.workspaces.local import LocalWorkspaces as LocalWorkspaces
 
 # Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
 _HOME: dict[str, str] = {
@@ -187,6 +191,10 @@ _HOME: dict[str, str] = {
     "ToolFailed": "helix_agents.agent.failures",
     "ToolMessage": "helix_agents.domain.messages",
     "UserMessage": "helix_agents.domain.messages",
+    "InMemoryWorkspaces": "helix_agents.workspaces.in_memory",
+    "LocalWorkspaces": "helix_agents.workspaces.local",
+    "Workspace": "helix_agents.agent.workspace",
+    "WorkspaceProvider": "helix_agents.ports.workspaces",
     "anthropic_cache": "helix_agents.llm.prompt_cache",
     "ask_human": "helix_agents.agent.client_tools",
     "bearer_tokens": "helix_agents.server.auth",
@@ -250,9 +258,11 @@ __all__ = [
     "Hooks",
     "HttpRemoteAgentTransport",
     "Image",
+    "InMemoryWorkspaces",
     "InlineEmbeddingExecutor",
     "Interrupted",
     "LLMAdapter",
+    "LocalWorkspaces",
     "MCPToolServer",
     "Memory",
     "MemoryGeneration",
@@ -297,6 +307,8 @@ __all__ = [
     "ToolFailed",
     "ToolMessage",
     "UserMessage",
+    "Workspace",
+    "WorkspaceProvider",
     "__version__",
     "anthropic_cache",
     "ask_human",

@@ -43,6 +43,13 @@ SAYS = {
         "waiter: Has a nut allergy.",
         "forgotten: 2",
     ],
+    "work_with_files.py": [
+        "may I run 'grep -c print sum.py'?",
+        "One line, and it prints.",
+        "Changed.",
+        "code-1 print(2 + 2)",
+        "code-2 print(3 + 3)",
+    ],
     "trace_a_conversation.py": [
         "It is out.",
         "invoke_agent writer [suspended]",

@@ -20,11 +20,13 @@ from helix_agents import (
     DefaultAnswer,
     Executor,
     Hooks,
+    InMemoryWorkspaces,
     Memory,
     RunContext,
     TemporalAgentExecutor,
     Tool,
     ToolContext,
+    Workspace,
     ask_human,
     client_tool,
     tool,
@@ -113,7 +115,9 @@ spelled_out = Agent(name="chooser", model="openai:gpt-5", output=TypeForm(Report
 assert_type(spelled_out.load_output(3), Report | int)
 
 Agent(name="nameless")  # pyright: ignore[reportCallIssue]
-Agent(name="late", model="openai:gpt-5", workspace=True)  # pyright: ignore[reportCallIssue]
+Agent(name="clerk", model="openai:gpt-5", workspace=Workspace(InMemoryWorkspaces(), capabilities=["fs", "snapshot"]))
+Agent(name="clerk", model="openai:gpt-5", workspace=True)  # pyright: ignore[reportArgumentType]
+Workspace(InMemoryWorkspaces(), capabilities=["files"])  # pyright: ignore[reportArgumentType]
 Agent(name="friend", model="openai:gpt-5", memory=Memory(entity=lambda ctx: ctx.metadata.get("team")))
 Agent(name="friend", model="openai:gpt-5", memory=True)  # pyright: ignore[reportArgumentType]
 Agent(name="odd", model="openai:gpt-5", tools=[print])  # pyright: ignore[reportArgumentType]

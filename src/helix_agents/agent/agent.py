@@ -23,6 +23,7 @@ from helix_agents.agent.skills import GivenSkills, provider_of, skill_tools
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.state_type import NoState, StateT, StateType, state_type_of
 from helix_agents.agent.tools import Capabilities, Tool
+from helix_agents.agent.workspace import Workspace
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import (
     InvalidStateError,
@@ -80,6 +81,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         output_retries: How often the model is reminded or corrected before a run without valid output fails.
         compaction: When a long conversation is summarised for the model; without it, the model is shown all of it.
         memory: What it remembers across conversations, and of whom; see `Memory`.
+        workspace: The files it works with in each session, and what it may do with them; see `Workspace`.
         hooks: Code at fixed points of a run.
         persistent_agents: Companions it may keep: named children that remember, with tools to work with them.
         session_ttl: How long a session lives after its last entry or answer.
@@ -110,6 +112,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     output_retries: int = 2
     compaction: Compaction | None = None
     memory: AgentMemory | None = None
+    workspace: Workspace | None = None
     hooks: Hooks[AgentStateT, DepsT] | Sequence[Hooks[AgentStateT, DepsT]] | None = None
     persistent_agents: Sequence[PersistentAgent] = ()
     session_ttl: Duration | None = None
@@ -187,11 +190,12 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     @cached_property
     def all_tools(self) -> tuple[Tool[..., Any], ...]:
-        """Everything it may call, `__finish__` apart: its own tools, its capabilities', companions', memory's and
-        skills'."""
+        """Everything it may call, `__finish__` apart: its own tools, its capabilities', companions', memory's,
+        skills' and workspace's."""
         bundled = (tool for bundle in self.capabilities for tool in bundle.tools)
         reading = () if self.skill_provider is None else skill_tools(self.skill_provider)
-        return (*self.tools, *bundled, *self.companion_tools, *tools_of(self.memory), *reading)
+        working = () if self.workspace is None else self.workspace.tools
+        return (*self.tools, *bundled, *self.companion_tools, *tools_of(self.memory), *reading, *working)
 
     def as_tool(
         self, *, input: Any = None, description: str | None = None, timeout: Duration | None = None

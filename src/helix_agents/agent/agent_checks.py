@@ -16,6 +16,7 @@ from helix_agents.agent.signatures import NOTHING
 from helix_agents.agent.skills import check_skills
 from helix_agents.agent.state_type import NoState
 from helix_agents.agent.tools import Tool
+from helix_agents.agent.workspace import check_workspace
 from helix_agents.domain.errors import DefinitionError
 
 _SMALLEST = {"version": 1, "max_steps": 1, "retries": 0, "output_retries": 0}
@@ -57,6 +58,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
         )
     check_hooks(given["hooks"], subject)
     check_skills(given["skills"], given["preload_skills"], subject)
+    check_workspace(given["workspace"], subject)
     _check_tools(given, subject)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Self
+from typing import Any, Generic, Protocol, Self
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from helix_agents.domain.records import JSON, Record, check_record
 from helix_agents.domain.usage import TokenCount
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.memory_store import MemoryStore
+from helix_agents.ports.workspaces import WorkspaceFiles
 
 DepsT = TypeVar("DepsT", default=Any)
 HeldT = TypeVar("HeldT", default=NoState)
@@ -60,6 +61,16 @@ async def _gone() -> bool:
     return False
 
 
+async def _no_files(*, changes: bool) -> WorkspaceFiles:
+    raise RuntimeError("this agent has no workspace; give it one with Agent(workspace=Workspace(…))")
+
+
+class OpenFiles(Protocol):
+    """Opens the session's workspace, or finds it open; `changes` says that its files may be changed."""
+
+    def __call__(self, *, changes: bool) -> Awaitable[WorkspaceFiles]: ...
+
+
 class EntryLink(msgspec.Struct, frozen=True, kw_only=True):
     """Where state capabilities keep what they know, and the way their changes ride in the step's commit.
 
@@ -93,6 +104,7 @@ class RunLink(msgspec.Struct, Generic[StateT], frozen=True, kw_only=True):
     is_cancelled: Callable[[], bool] = _never
     entries: EntryLink = msgspec.field(default_factory=EntryLink)
     memories: MemoryStore | None = None
+    open_files: OpenFiles = _no_files
 
     def from_another_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
         """The same link for a function that runs on a thread: what it says is said on the event loop, in order."""
@@ -232,6 +244,15 @@ class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
             link=RunLink(draft=StateDraft.holding(held), emit=emit, record_usage=record_usage),
         )
         return context
+
+    async def workspace(self) -> WorkspaceFiles:
+        """The session's workspace, for an async tool of your own that works on the same files as the model does.
+
+        Raises:
+            RuntimeError: the agent has none.
+            WorkspaceFailedError: it is not to be had.
+        """
+        return await self.link.open_files(changes=True)
 
     def for_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
         """The same context for a function that runs on a thread beside the event loop."""

@@ -9,13 +9,12 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import Field
 
+from helix_agents.agent.built_in_tools import built_in_tool
 from helix_agents.agent.calling import is_async
 from helix_agents.agent.choices import check_text
 from helix_agents.agent.context import ToolContext
-from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.failures import ToolFailed
 from helix_agents.agent.names import LOAD_SKILL, READ_SKILL_FILE
-from helix_agents.agent.signatures import read_signature
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
@@ -286,7 +285,7 @@ def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
             raise ToolFailed(f"The file {path!r} has no line {first}.")
         return text
 
-    return _built_in(LOAD_SKILL, load_skill), _built_in(READ_SKILL_FILE, read_skill_file)
+    return built_in_tool(LOAD_SKILL, load_skill), built_in_tool(READ_SKILL_FILE, read_skill_file)
 
 
 def _loads_in(messages: Sequence[Message]) -> Iterator[ToolMessage]:
@@ -307,14 +306,3 @@ def _there_are(verb: str, names: Sequence[str]) -> str:
     shown = ", ".join(names[:MOST_FILES_TOLD]) or "none"
     more = f", and {len(names) - MOST_FILES_TOLD} more" if len(names) > MOST_FILES_TOLD else ""
     return f"{verb}: {shown}{more}."
-
-
-def _built_in(name: str, function: Any) -> Tool[..., Any]:
-    documented = read_docstring(function.__doc__)
-    return Tool(
-        name=name,
-        description=documented.description,
-        input=read_signature(function, f"Tool {name!r}", documented.parameters),
-        function=function,
-        effect="repeatable",
-    )

@@ -55,6 +55,8 @@ def branched(
         # Its beginning is that of its source.
         earlier_versions=(EarlierVersion(agent_version=began, until=0),) if source.earlier_versions else (),
         user_id=options.user_id if options.user_id is not None else source.user_id,
+        # Not its own: whoever works in it first copies what it needs.
+        workspace_ref=options.workspace_ref or source.workspace_ref,
         parent_session_id=None,
         root_session_id=session_id,
     )

@@ -93,11 +93,17 @@ class TracingContext(Record):
 
 
 class WorkspaceRef(Record):
-    """The workspace a session owns, so that it survives interrupt and resume."""
+    """The workspace a session owns, so that it survives interrupt and resume.
+
+    `owner` is the key of the session that it was opened for; a branch begins with the ref of the session it came from,
+    and with another owner than itself. `at` is the place in the conversation at which its files were changed last.
+    """
 
     provider_id: str
     ref: str
     details: dict[str, JSON] = {}
+    owner: str | None = None
+    at: str | None = None
 
 
 class EarlierVersion(Record):

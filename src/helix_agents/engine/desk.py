@@ -8,7 +8,7 @@ from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.memories import MemoryId
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, Record
-from helix_agents.domain.sessions import ChildWait
+from helix_agents.domain.sessions import ChildWait, WorkspaceRef
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites
@@ -92,6 +92,7 @@ class Note(Record):
     A call may leave word that its outcome is `unknown`, with which `input` it was begun, and whether a person had
     `edited` that; or which child it `waits_for`. `remembered` are the memories that were made of the turn,
     `spending` is what a sub-agent used so far.
+    `workspace` is the session's as of this step, and `changes_files` says that a call may have changed its files.
     """
 
     round: int = 0
@@ -107,6 +108,8 @@ class Note(Record):
     waits_for: ChildWait | None = None
     remembered: tuple[MemoryId, ...] | None = None
     spending: Spending | None = None
+    workspace: WorkspaceRef | None = None
+    changes_files: bool = False
 
 
 OPENING = "__open__"
@@ -123,6 +126,12 @@ REMEMBERING = "__remember__"
 
 SPENDING = "__spent__"
 """Begins the names of notes by which sub-agents say what they used; then comes the run that their turn began with."""
+
+WORKSPACE = "__workspace__"
+"""The note of whoever opened the session's workspace, or brought it back to what it was."""
+
+CHANGING = "__changing__"
+"""The note of a call that is about to change files of the workspace, whatever becomes of it."""
 
 BEFORE = "__before__"
 """Begins the names of notes that hooks before a call leave."""

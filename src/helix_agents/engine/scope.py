@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import AnyAgent
@@ -36,15 +36,17 @@ from helix_agents.domain.traces import trace_of
 from helix_agents.domain.usage import UsageEntry
 from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
 from helix_agents.engine.children.errands import errand_of_run
-from helix_agents.engine.desk import SPENDING, Desk, Failure, Note, RestingReply
+from helix_agents.engine.desk import CHANGING, SPENDING, WORKSPACE, Desk, Failure, Note, RestingReply
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.call_ids import CallIds
 from helix_agents.engine.steps.corrections import Corrections
 from helix_agents.engine.steps.shown import Shown, has_to_be_picked
 from helix_agents.engine.steps.stop_watch import StopSignal
+from helix_agents.engine.workspace_in_hand import WorkspaceInHand
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.streams import StreamWriter
+from helix_agents.ports.workspaces import WorkspaceFiles
 
 ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
 
@@ -70,9 +72,10 @@ class OpenStep(NamedTuple):
 
 
 class Notes:
-    """What user code counted while it ran, and what state capabilities left for the commit."""
+    """What user code counted while it ran in a round of a step, and what state capabilities left for the commit."""
 
-    def __init__(self) -> None:
+    def __init__(self, round: int = 0) -> None:
+        self.round = round
         self.reports: list[UsageReport] = []
         self.entries: list[Change] = []
         self.audit: list[dict[str, JSON]] = []
@@ -144,6 +147,7 @@ class RunScope:
         self.shown = Shown(transcript, session.user_id) if picks else None
         self.failure: Failure | None = None
         self.remembered: tuple[MemoryId, ...] | None = None
+        self.workspace = WorkspaceInHand(session.workspace_ref)
         self.migration: StepWrites = NO_WRITES
         self._notes: dict[str, Note] = {}
         self.parsed: dict[ToolCallId, Mapping[str, Any]] = {}
@@ -245,6 +249,7 @@ class RunScope:
         self.failure = note.failure or self.failure
         if note.remembered is not None:
             self.remembered = note.remembered
+        self.workspace.take(note)
         if note.unknown:
             self.unknown[name] = note
         if note.waits_for is not None:
@@ -310,6 +315,7 @@ class RunScope:
         self.late_answers = ()
         self.stale_effects = ()
         self.remembered = None
+        self.workspace.files_changed = False
         self.settled_companions = ()
         self.news_told = False
         self.news_changes = ()
@@ -493,7 +499,19 @@ class RunScope:
             is_cancelled=self.stop.requested.is_set,
             entries=self._entry_link(notes),
             memories=self.services.memories,
+            open_files=partial(self._open_files, step, notes.round),
         )
+
+    async def _open_files(self, step: int, round: int, *, changes: bool) -> WorkspaceFiles:
+        """The session's workspace. That it was opened, and that its files may change, is noted before anything else: a
+        process that dies from here on leaves word of it."""
+        hand = self.workspace
+        files = await hand.open(self.agent, self.session)
+        if hand.ref != self.session.workspace_ref and not self.has_note(WORKSPACE):
+            await self.note(step, WORKSPACE, Note(round=round, workspace=hand.ref))
+        if changes and not hand.files_changed:
+            await self.note(step, CHANGING, Note(round=round, changes_files=True))
+        return files
 
     def _entry_link(self, notes: Notes) -> EntryLink:
         def change(each: Change) -> None:

@@ -13,6 +13,7 @@ from helix_agents.domain.sessions import CheckpointSource, SessionStatus, Sessio
 from helix_agents.domain.streams import StreamStatus
 from helix_agents.domain.sub_sessions import Location, SubSessionMode, SubSessionRef, SubSessionStatus
 from helix_agents.domain.usage import UsageOfDay
+from helix_agents.ports.workspaces import FileInfo
 
 
 class Started(Record):
@@ -58,6 +59,19 @@ class Submitted(Record):
     continuation: Literal["resume", "wait", "nothing"]
     still_waiting: int = 0
     run_id: RunId | None = None
+
+
+class WorkspaceListing(Record):
+    """What is in a folder of a session's workspace. One that no tool has opened yet is empty; `has_more` says that only
+    the first entries are told."""
+
+    session_id: SessionId
+    provider_id: str
+    capabilities: tuple[str, ...]
+    opened: bool
+    path: str = ""
+    entries: tuple[FileInfo, ...] = ()
+    has_more: bool = False
 
 
 class SessionDetail(Record):

@@ -31,6 +31,7 @@ from helix_agents.domain.errors import (
     StoreCorruptError,
     StoreError,
     UnknownAgentError,
+    WorkspaceFailedError,
 )
 from helix_agents.domain.records import Record
 from helix_agents.server.wire import to_json
@@ -165,7 +166,7 @@ def status_of(problem: HelixError) -> int:
             return 400
         case StoreCorruptError() | SessionCorruptError():
             return 500
-        case StoreError() | ModelError():
+        case StoreError() | ModelError() | WorkspaceFailedError():
             return 503
         case _:
             return 500

@@ -16,6 +16,7 @@ from helix_agents.domain.errors import (
     NothingToResumeError,
     RunNotFoundError,
     SessionAlreadyExistsError,
+    WorkspaceFileError,
 )
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.pending import (
@@ -33,7 +34,7 @@ from helix_agents.domain.sessions import OUR_METADATA, InterruptOutcome, Interru
 from helix_agents.domain.traces import IN_TRACE, TRACE, read_trace_place
 from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.hosting import HostedRun
-from helix_agents.server.answers import Started, Status, Stopped, Submitted
+from helix_agents.server.answers import Started, Status, Stopped, Submitted, WorkspaceListing
 from helix_agents.server.bodies import (
     ApprovalResponse,
     BranchBody,
@@ -49,6 +50,9 @@ from helix_agents.server.calls import Call, json_response, whole_number
 from helix_agents.server.errors import RefusedError, invalid, passes, sentence_for, status_of
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
+
+MOST_LISTED = 1_000
+"""How many entries of a workspace one answer tells of."""
 
 
 async def start(call: Call) -> Response:
@@ -192,9 +196,27 @@ async def submit_tool_result(call: Call) -> Response:
 
 
 async def workspace(call: Call) -> Response:
-    """The session's workspace."""
-    await call.session(call.query_id())
-    raise RefusedError(404, "workspace_not_configured", "The agent of this session has no workspace.")
+    """What is in the session's workspace, or in a folder of it."""
+    session = await call.session(call.query_id())
+    declared = call.agent_of(session).workspace
+    if declared is None:
+        raise RefusedError(404, "workspace_not_configured", "The agent of this session has no workspace.")
+    path = call.query("path") or ""
+    files = await call.executor.sessions.workspace(session.session_id)
+    try:
+        found = () if files is None else await files.list(path, most=MOST_LISTED + 1)
+    except WorkspaceFileError as refused:
+        raise RefusedError(404, refused.code, str(refused)) from None
+    listing = WorkspaceListing(
+        session_id=session.session_id,
+        provider_id=declared.provider.provider_id,
+        capabilities=tuple(declared.capabilities),
+        opened=files is not None,
+        path=path,
+        entries=tuple(found[:MOST_LISTED]),
+        has_more=len(found) > MOST_LISTED,
+    )
+    return json_response(listing)
 
 
 async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitted:

@@ -27,6 +27,7 @@ from helix_agents.server.answers import (
     Tail,
     UIMessagePage,
     UsageDays,
+    WorkspaceListing,
 )
 from helix_agents.server.bodies import (
     NO_PLACE,
@@ -109,6 +110,7 @@ AFTER = Parameter(
     description="How far the page's snapshot went: an answer that ended since is replayed instead of a 204.",
 )
 UI_VERSION = Parameter(name="uiVersion", schema=_UI_VERSION, description="The major of the page's AI SDK; 6 if unsaid.")
+FOLDER = Parameter(name="path", schema={"type": "string"}, description="A folder of the workspace; itself if unsaid.")
 AGENT = Parameter(name="agent", schema={"type": "string"}, description="The agent of a new session.")
 RESPONSE_PATH = Parameter(name="response_id", schema={"type": "string"}, place="path", required=True)
 MODEL_PATH = Parameter(
@@ -167,8 +169,8 @@ OPERATIONS: tuple[Operation, ...] = (
         body=SubmitToSession, answer=Submitted, refusals=(*_IN_BODY, 404, 409),
     ),
     Operation(
-        method="GET", path="/workspace", handler=executor_routes.workspace, answer=None,
-        parameters=(SESSION,), refusals=(400, 404),
+        method="GET", path="/workspace", handler=executor_routes.workspace, answer=WorkspaceListing,
+        parameters=(SESSION, FOLDER), refusals=(400, 404, 503),
     ),
     Operation(
         method="POST", path="/chat", handler=chat.chat, body=ChatBody, answer=STREAM,

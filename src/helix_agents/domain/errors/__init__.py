@@ -80,6 +80,9 @@ HelixError
 ├── SkillsError                    look after whoever provides skills
 │   ├── SkillsUnavailableError     nobody says which there are: worth asking again
 │   └── SkillSourceError           where they are fetched from does not give them
+├── WorkspaceError                 look after whoever provides workspaces
+│   ├── WorkspaceFailedError       the workspace is not to be had: worth asking again
+│   └── WorkspaceFileError         the caller is the model, or whoever looks at its files
 ├── RuntimeUnavailableError        look after the durable engine
 ├── RemoteAgentError               look after the service behind a remote sub-agent
 │   ├── RemoteUnavailableError     it does not answer: worth asking again
@@ -194,6 +197,9 @@ from helix_agents.domain.errors.services import (
     SkillsError,
     SkillSourceError,
     SkillsUnavailableError,
+    WorkspaceError,
+    WorkspaceFailedError,
+    WorkspaceFileError,
 )
 from helix_agents.domain.errors.stores import (
     SessionCorruptError,
@@ -321,5 +327,8 @@ __all__ = [
     "VaultLockedError",
     "VaultNotInitialisedError",
     "WeakPassphraseError",
+    "WorkspaceError",
+    "WorkspaceFailedError",
+    "WorkspaceFileError",
     "WrongPassphraseError",
 ]

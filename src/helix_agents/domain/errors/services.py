@@ -1,4 +1,4 @@
-"""Errors of what we speak to beside models and stores: durable engines, remote agents, MCP servers, skills."""
+"""Errors of what we speak to beside models and stores: durable engines, remote agents, MCP servers, and plugs."""
 
 from helix_agents.domain.errors.root import HelixError
 
@@ -146,3 +146,32 @@ class SkillSourceError(SkillsError):
 
     def __str__(self) -> str:
         return f"Skills {self.entry!r} cannot be fetched: {self.reason}."
+
+
+class WorkspaceError(HelixError):
+    """Something is wrong with a workspace, or with a file in it."""
+
+    code = "workspace_error"
+
+
+class WorkspaceFailedError(WorkspaceError):
+    """A session's workspace is not to be had from its provider; what the session did so far is stored."""
+
+    code = "workspace_failed"
+    retryable = True
+    workspace: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"Workspace {self.workspace!r} is not to be had: {self.reason}"
+
+
+class WorkspaceFileError(WorkspaceError):
+    """A file or folder of a workspace cannot be had, or cannot be changed like this; nothing was changed."""
+
+    code = "workspace_file"
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path!r}: {self.problem}"

@@ -1,8 +1,7 @@
 """Sessions that outlived their time are failed, with everything they hold, so that nothing waits for ever."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
 
 from helix_agents.domain.commits import SettleSession, is_expired
 from helix_agents.domain.errors import HelixError, SessionNotFoundError
@@ -17,26 +16,13 @@ from helix_agents.domain.sessions import (
     StatusConflict,
     StatusOutcome,
 )
+from helix_agents.engine.requests.workspaces import delete_workspaces
 from helix_agents.engine.steps.salvage import end_of_last_step
 from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.ports.workspaces import WorkspaceProvider
 
 EXPIRED = "session_expired"
 _LIVE = ("active", "interrupted", "paused")
-
-
-class Snapshots(Protocol):
-    """What a workspace provider keeps of a session's workspace."""
-
-    async def list(self, session_id: SessionId) -> Sequence[str]: ...
-
-    async def delete(self, snapshot_id: str) -> None: ...
-
-
-class WorkspaceProvider(Protocol):
-    """A provider of workspaces, as far as cleaning up needs it."""
-
-    @property
-    def snapshot(self) -> Snapshots: ...
 
 
 class CleanupSummary(Record):
@@ -61,7 +47,7 @@ async def expired_session_cleanup(
 
     Args:
         state_store: Where the sessions are.
-        workspace_providers: By the name under which sessions refer to them; their snapshots of a session go with it.
+        workspace_providers: By the name under which sessions refer to them; workspaces and snapshots go with sessions.
         page_size: How many sessions are listed at a time.
         logger: Told of sessions that resist; `helix_agents` if left out.
         tell: Told of each run that nobody had gone on with since its process died, and that failed with its session.
@@ -80,7 +66,7 @@ async def expired_session_cleanup(
             outcome: StatusOutcome = StatusConflict(current_status=session.status, current_version=session.version)
             # Somebody may have come back since it was found.
             if is_expired(session, now):
-                counts["snapshots_deleted"] += await _delete_snapshots(session, providers)
+                counts["snapshots_deleted"] += await delete_workspaces(state_store, session, providers)
                 run = await state_store.get_current_run(session_id)
                 outcome = await state_store.settle_session(await _expiry(state_store, session, run, now))
                 # Of one that waited, its end was told when it came to wait.
@@ -135,17 +121,6 @@ async def _has_left_others(store: SessionStateStore, root_session_id: SessionId,
         # It was deleted meanwhile, or cannot be read: then the tree is left as it is.
         return False
     return root.status not in _LIVE and is_expired(root, now)
-
-
-async def _delete_snapshots(session: SessionState, providers: Mapping[str, WorkspaceProvider]) -> int:
-    ref = session.workspace_ref
-    provider = providers.get(ref.provider_id) if ref is not None else None
-    if provider is None:
-        return 0
-    snapshots = await provider.snapshot.list(session.session_id)
-    for snapshot in snapshots:
-        await provider.snapshot.delete(snapshot)
-    return len(snapshots)
 
 
 async def _expiry(store: SessionStateStore, session: SessionState, run: RunRecord | None, now: int) -> SettleSession:

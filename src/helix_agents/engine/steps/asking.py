@@ -15,6 +15,7 @@ from helix_agents.domain.errors import (
     ModelError,
     PriceUnknownError,
     SkillsUnavailableError,
+    WorkspaceFailedError,
 )
 from helix_agents.domain.messages import AssistantMessage, Message
 from helix_agents.domain.records import JSON
@@ -33,7 +34,18 @@ from helix_agents.engine.steps.skills import settle_skills, with_skills
 from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.steps.stop_watch import undisturbed
 from helix_agents.engine.steps.streaming import ReplyStream
+from helix_agents.engine.steps.workspaces import settle_files
 from helix_agents.ports.llm import ModelRequest, ReplyDone
+
+_FAILURES = (
+    ModelError,
+    InvalidStateError,
+    SkillsUnavailableError,
+    WorkspaceFailedError,
+    BudgetExhaustedError,
+    PriceUnknownError,
+)
+"""What fails a run that cannot ask its model."""
 
 
 async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
@@ -49,7 +61,7 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
         return await _ask(scope, ask.step)
     except FailRun as decision:
         return await _failed(scope, ask, Failure("hook_failed_run", decision.reason))
-    except (ModelError, InvalidStateError, SkillsUnavailableError, BudgetExhaustedError, PriceUnknownError) as problem:
+    except _FAILURES as problem:
         return await _failed(scope, ask, Failure(problem.code, said_by(problem), problem.retryable))
     except HelixError:
         raise
@@ -84,6 +96,8 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
     skills = scope.agent.skill_provider
     if skills is not None:
         await settle_skills(scope, skills)
+    if scope.agent.workspace is not None:
+        await settle_files(scope, scope.agent.workspace, step)
     messages: Sequence[Message] = scope.transcript
     if scope.shown is not None:
         messages = await messages_to_show(scope, scope.shown, step)

@@ -67,6 +67,7 @@ from helix_agents.engine.steps.remembering import learn
 from helix_agents.engine.steps.spending import spent_after
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.engine.steps.stop_watch import look_for_stop
+from helix_agents.engine.steps.workspaces import keep_files
 
 _NO_REPLY = AssistantMessage()
 
@@ -320,6 +321,7 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     store = scope.services.store
     session_id = scope.session.session_id
     step = work.batch.step
+    await keep_files(scope, work)
     usage = _usage(scope, work)
     work.record["spent"] = spent_after(scope, usage, step_is_whole=not (work.suspended or work.announced))
     record: SessionState = msgspec.structs.replace(scope.session, step_count=step, custom_state={}, **work.record)

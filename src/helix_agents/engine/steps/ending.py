@@ -132,6 +132,13 @@ def _in_call_order(calls: Iterable[PendingCall], context: SuspensionContext | No
 
 
 RETRYABLE = frozenset(
-    ("max_steps", "budget_exhausted", "provider_rate_limited", "provider_unavailable", "skills_unavailable")
+    (
+        "max_steps",
+        "budget_exhausted",
+        "provider_rate_limited",
+        "provider_unavailable",
+        "skills_unavailable",
+        "workspace_failed",
+    )
 )
 """Codes of failures after which the same run may well succeed when it is retried."""

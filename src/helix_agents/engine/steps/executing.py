@@ -79,7 +79,7 @@ async def _execute(
     step, call_id = batch.step, planned.tool_call_id
     earlier = await _earlier_writes(scope, batch, planned)
     draft = scope.draft(*earlier)
-    notes = Notes()
+    notes = Notes(batch.round)
     context = scope.tool_context(step, call_id, draft, notes, approval)
     beside = {EDITED_INPUT: given} if approval is not None and approval.edited else {}
     begun = scope.services.clock.now_ms()

@@ -260,7 +260,7 @@ async def _resolve_unknown(
     if policy == "fail":
         return await _settle_known(scope, batch, unknown)
     if policy != "ask":
-        notes = Notes()
+        notes = Notes(batch.round)
         context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), notes)
         content: JSON = None
         found: Reconciled = StillUnknown()

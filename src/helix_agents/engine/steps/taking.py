@@ -17,7 +17,7 @@ from helix_agents.domain.streams import StreamPlace
 from helix_agents.engine.children.delegated_writer import DelegatedWriter
 from helix_agents.engine.children.meant_agents import line_of
 from helix_agents.engine.coming_writer import ComingWriter
-from helix_agents.engine.desk import ASKING, COMPACTING, OPENING, Desk
+from helix_agents.engine.desk import ASKING, COMPACTING, OPENING, WORKSPACE, Desk
 from helix_agents.engine.effects import OpenBatch, Position
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
@@ -171,7 +171,7 @@ async def take_notes_of_others(scope: RunScope, batch: OpenBatch) -> None:
     """Have in hand what effects of the step noted that ran elsewhere. A call may have noted something new since; what
     else is in hand is not taken twice, as the model would be told it twice."""
     for name, note in (await scope.desk.notes(scope.step_id(batch.step))).items():
-        of_a_call = not name.startswith((OPENING, ASKING, COMPACTING))
+        of_a_call = not name.startswith((OPENING, ASKING, COMPACTING, WORKSPACE))
         if note.round == batch.round and (of_a_call or not scope.has_note(name)):
             scope.take_note(name, note)
 

@@ -57,6 +57,7 @@ from helix_agents.engine.requests.start_plans import (
 )
 from helix_agents.engine.requests.stopping import stop_session
 from helix_agents.engine.requests.submitting import submit
+from helix_agents.engine.requests.workspaces import workspace_providers
 from helix_agents.engine.services import DAY_MS, EngineOptions, Services
 from helix_agents.engine.steps.ending import repair_stream
 from helix_agents.ports.llm import LLMAdapter
@@ -89,6 +90,7 @@ from helix_agents.runtimes.executor.settings import (
     ExecutorSettings,
     check_memory_has_a_place,
     check_settings,
+    check_workspaces_apart,
     checked_agents,
 )
 from helix_agents.runtimes.executor.starting import start_run
@@ -152,6 +154,7 @@ class ExecutorCore:
             forget_elsewhere=partial(delete_remote, self._services),
             agent_of=partial(find_agent, state, self._services.agents),
             check_at_rest=partial(read_standing, self._services),
+            workspace_providers=lambda: workspace_providers(self._services.agents.everyone()),
         )
         self._left = LeftToOthers(runtime)
         self._remotes = Remotes(self._services, resume=self._resume_by_name)
@@ -494,6 +497,11 @@ class ExecutorCore:
                     await agent.memory.close()
                 except Exception as problem:
                     log_exception("memory.not_closed", problem, agent=agent.name)
+            if agent.workspace is not None:
+                try:
+                    await agent.workspace.provider.close()
+                except Exception as problem:
+                    log_exception("workspace.not_closed", problem, agent=agent.name)
         if self._on_close is not None:
             await self._on_close()
 
@@ -607,6 +615,7 @@ class ExecutorCore:
         check_of_one_call(hooks, model, works=self._runtime.works)
         self._left.check(agent)
         check_memory_has_a_place(agent, self.memories)
+        check_workspaces_apart(agent, self._services.agents)
         if model is not None:
             return self._models.adapter_of(model)
         if self._runtime.works:

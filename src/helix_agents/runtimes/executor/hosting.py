@@ -19,6 +19,7 @@ from helix_agents.domain.usage import UsageFilter, UsageOfDay, UsageRollup
 from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.engine.requests.start_plans import ResumeMode
 from helix_agents.ports.locks import LockManager
+from helix_agents.ports.workspaces import WorkspaceFiles
 from helix_agents.runtimes.executor.inputs import IfRunning, Input
 from helix_agents.runtimes.executor.recovery import Recovered
 
@@ -115,6 +116,14 @@ class HostedSessions(Protocol):
 
     async def snapshot(self, session_id: SessionId) -> SessionSnapshot:
         """Messages and state, and from where in the stream to read on: nothing is missed, nothing is told twice."""
+        ...
+
+    async def workspace(self, session_id: SessionId) -> WorkspaceFiles | None:
+        """The files that a session's agent works with; None where no tool has opened them yet.
+
+        Raises:
+            WorkspaceFailedError: they are not to be had.
+        """
         ...
 
     async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:

@@ -14,6 +14,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.remote.stops import StopsPaid
 from helix_agents.engine.requests.cleanup import EXPIRED, CleanupSummary, expired_session_cleanup, is_over
+from helix_agents.engine.requests.workspaces import workspace_providers
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.undriven import tell_failed
 from helix_agents.runtimes.executor.recovery import MOST_AT_ONCE, Recovered
@@ -98,7 +99,7 @@ class Janitor:
 
         expired = await part(self._expire_calls(), 0)
         recovered = await part(self._recover(), Recovered())
-        cleanup = await part(expired_session_cleanup(self._services.store, tell=self._tell_expired), CleanupSummary())
+        cleanup = await part(self._clean_up(), CleanupSummary())
         await part(self._sweep_capabilities(), None)
         stops = await part(self._remotes.pay_stops(), StopsPaid())
         resumed = await part(self._remotes.resume_answered(), 0)
@@ -124,6 +125,12 @@ class Janitor:
             woken=woken.sessions,
             dequeued=dequeued,
             pruned_workflows=workflows,
+        )
+
+    async def _clean_up(self) -> CleanupSummary:
+        providers = workspace_providers(self._services.agents.everyone())
+        return await expired_session_cleanup(
+            self._services.store, workspace_providers=providers, tell=self._tell_expired
         )
 
     async def _tell_expired(self, run: RunRecord) -> None:

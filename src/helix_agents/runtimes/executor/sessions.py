@@ -1,11 +1,12 @@
 """Sessions as users ask for them: one, many, their messages, runs and checkpoints."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.door import check_merge
+from helix_agents.domain.errors import WorkspaceFailedError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StreamId, check_id, check_new_session_id
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
@@ -15,8 +16,11 @@ from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionStat
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.writes import Merged, StepWrites
 from helix_agents.engine.requests.snapshot import SessionSnapshot, take_snapshot
+from helix_agents.engine.requests.workspaces import delete_workspaces
+from helix_agents.engine.workspace_in_hand import owns
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
+from helix_agents.ports.workspaces import WorkspaceFiles, WorkspaceProvider
 
 
 class Sessions:
@@ -32,12 +36,14 @@ class Sessions:
         forget_elsewhere: Callable[[SessionSummary], Awaitable[None]],
         agent_of: Callable[[SessionState], Awaitable[AnyAgent | None]],
         check_at_rest: Callable[[SessionId], Awaitable[object]],
+        workspace_providers: Callable[[], Mapping[str, WorkspaceProvider]],
     ) -> None:
         self._store = store
         self._streams = streams
         self._forget_elsewhere = forget_elsewhere
         self._agent_of = agent_of
         self._check_at_rest = check_at_rest
+        self._workspace_providers = workspace_providers
 
     def now_ms(self) -> int:
         """The store's clock, which all times of sessions, runs and messages are told by."""
@@ -114,6 +120,22 @@ class Sessions:
             agent.check_writes(session.custom_state, session.agent_version, writes)
         return await self._store.merge_custom_state(session_id, writes)
 
+    async def workspace(self, session_id: SessionId) -> WorkspaceFiles | None:
+        """The files that a session's agent works with, to read and to change; None where no tool has opened it yet.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            WorkspaceFailedError: it is not to be had, or no agent here has its provider.
+        """
+        session = await self.get(session_id)
+        ref = session.workspace_ref
+        if ref is None or not owns(session, ref):
+            return None
+        provider = self._workspace_providers().get(ref.provider_id)
+        if provider is None:
+            raise WorkspaceFailedError(ref.ref, f"no agent here has a provider of workspaces {ref.provider_id!r}.")
+        return await provider.resolve(ref)
+
     async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
         """The turns that wait in a session, in the order in which they came."""
         return await self._store.list_queued(check_id(session_id))
@@ -123,7 +145,8 @@ class Sessions:
         return await self._store.drop_queued(check_id(session_id), check_id(run_id, "run id"))
 
     async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
-        """Remove the session, everything below it, here and at other services, and their streams; idempotent.
+        """Remove the session, everything below it, here and at other services, and their streams and workspaces;
+        idempotent. A workspace of a provider that no agent here has is left, and logged.
 
         Raises:
             AgentAlreadyRunningError: its run is going, and it was to be removed `unless_running`.
@@ -133,8 +156,12 @@ class Sessions:
         if unless_running:
             await self._check_at_rest(session_id)
         await self._forget_elsewhere_below(session_id)
+        if await self._store.session_exists(session_id):
+            session = await self._store.load_state(session_id)
+            # First: a process that dies in between leaves a session that can be deleted again.
+            await delete_workspaces(self._store, session, self._workspace_providers())
         if not self._streams.shares_transactions_with(self._store):
-            # Streams first: a process that dies in between leaves a session that can be deleted again.
+            # Likewise.
             for stream_id in await self._streams_of_tree(session_id):
                 await self._streams.delete_stream(stream_id)
         await self._store.delete_session(session_id)

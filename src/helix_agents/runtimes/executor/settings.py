@@ -11,6 +11,7 @@ from helix_agents.agent.choices import check_whole
 from helix_agents.agent.hooks import SomeHooks, each_hooks
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.errors import DefinitionError
+from helix_agents.engine.requests.workspaces import workspace_providers
 from helix_agents.engine.services import EngineOptions, OpenDeps
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.locks import LockManager
@@ -79,6 +80,18 @@ def check_memory_has_a_place(agent: AnyAgent, memories: MemoryStore | None) -> N
                 f"Agent {each.name!r}",
                 "it has a memory, and this executor has no place for one; open it by a URL, or give it memories=….",
             )
+
+
+def check_workspaces_apart(agent: AnyAgent, known: AgentRegistry) -> None:
+    """Refuse an agent whose workspaces, or those of one below it, sessions could not tell from those of another.
+
+    Raises:
+        DefinitionError: names it, and what to do.
+    """
+    given = AgentRegistry([agent]).everyone()
+    # It may be a newer version of one that is known.
+    names = {each.name for each in given}
+    workspace_providers((*given, *(each for each in known.everyone() if each.name not in names)))
 
 
 def check_room(kind: type[Any], **limits: int | None) -> None:

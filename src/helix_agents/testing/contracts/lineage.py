@@ -10,7 +10,7 @@ from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyEx
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
 from helix_agents.domain.pending import UNKNOWN_OUTCOME, ApprovalAnswer
 from helix_agents.domain.records import JSON, decode_json, encode
-from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState
+from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState, WorkspaceRef
 from helix_agents.domain.transcript import NOT_EXECUTED, OUTCOME_UNKNOWN, RUN_STOPPED, held_results
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
@@ -54,6 +54,13 @@ class LineageContract(StoreContract):
         assert (checkpoint.checkpoint_id, checkpoint.source) == (branch.checkpoint_id, "save")
         assert checkpoint.message_count == 3
         assert await store.load_checkpoint_state("branch", checkpoint.checkpoint_id) == {"list": [1, 2, 3]}
+
+    @proves("lineage.branch-takes")
+    async def test_a_branch_knows_whose_workspace_its_source_has(self, store: SessionStateStore) -> None:
+        of_source = WorkspaceRef(provider_id="p", ref="r", owner="source", at="2-x")
+        await store.create_session("source", CreateSession(workspace_ref=of_source))
+        assert (await _branch(store, source="source")).workspace_ref == of_source
+        assert (await store.load_state("branch")).workspace_ref == of_source
 
     @proves("lineage.branch-leaves-behind")
     async def test_a_branch_leaves_everything_else_behind(self, store: SessionStateStore) -> None:

@@ -25,6 +25,7 @@ from helix_agents.testing.contracts.executor.tools import ToolsContract
 from helix_agents.testing.contracts.executor.tree_stops import TreeStopsContract
 from helix_agents.testing.contracts.executor.waiting import WaitingContract
 from helix_agents.testing.contracts.executor.waking import WakingContract
+from helix_agents.testing.contracts.executor.workspaces import WorkspacesContract
 
 __all__ = ["ExecutorContract"]
 
@@ -36,6 +37,7 @@ class ExecutorContract(
     BudgetsContract,
     LongConversationsContract,
     SkillsContract,
+    WorkspacesContract,
     RememberingContract,
     WaitingContract,
     WakingContract,

@@ -10,10 +10,12 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import SessionCorruptError
 from helix_agents.domain.pending import AnswerAlreadyCompleted, ToolAnswer
 from helix_agents.domain.sessions import CreateSession, SessionState, WorkspaceRef
-from helix_agents.engine.requests.cleanup import CleanupSummary, Snapshots, expired_session_cleanup
+from helix_agents.domain.workspaces import key_of
+from helix_agents.engine.requests.cleanup import CleanupSummary, expired_session_cleanup
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.ports.workspaces import WorkspaceOwner
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.household import boss, helper, only_companion, spawn, until_ended
@@ -29,6 +31,7 @@ from helix_agents.testing.contracts.executor.stage import (
     spoken,
     suspended,
 )
+from helix_agents.workspaces.in_memory import InMemoryWorkspaces
 
 HOUR_MS = 60 * 60 * 1000
 
@@ -52,29 +55,26 @@ def _agent(*script: Any, **fields: Any) -> AnyAgent:
 LOCATING = (reply(calls=[call("note", {"text": "x"}), call("locate", {"city": "Rome"})]), "There.", "Again.")
 
 
-class _Snapshots:
+class _Disk(InMemoryWorkspaces):
     """Two snapshots of every workspace, except where the provider is out of order."""
 
     def __init__(self, failing: str) -> None:
+        super().__init__("disk")
         self._failing = failing
         self.deleted: list[str] = []
 
-    async def list(self, session_id: str) -> Sequence[str]:
-        if session_id == self._failing:
-            raise ConnectionError("the provider is out of order")
-        return [f"{session_id}/1", f"{session_id}/2"]
-
-    async def delete(self, snapshot_id: str) -> None:
-        self.deleted.append(snapshot_id)
-
-
-class _Provider:
-    def __init__(self, failing: str) -> None:
-        self.kept = _Snapshots(failing)
-
     @property
-    def snapshot(self) -> Snapshots:
-        return self.kept
+    def snapshots(self) -> Any:
+        return self
+
+    async def list(self, ref: WorkspaceRef) -> Sequence[str]:
+        if ref.ref == self._failing:
+            raise ConnectionError("the provider is out of order")
+        return [f"{ref.ref}/1", f"{ref.ref}/2"]
+
+    async def delete(self, owner: WorkspaceOwner, ref: WorkspaceRef | None) -> None:
+        if ref is not None:
+            self.deleted.append(ref.ref)
 
 
 class _TroubledStore:
@@ -130,7 +130,8 @@ class ExpiringContract(ScenarioContract):
         store = parts.state
         expires = clock.now_ms() + HOUR_MS
         for number in range(450):
-            workspace = WorkspaceRef(provider_id="disk", ref=f"w-{number}") if number < 3 else None
+            owner = key_of(f"s-{number}", clock.now_ms())
+            workspace = WorkspaceRef(provider_id="disk", ref=f"w-{number}", owner=owner) if number < 3 else None
             await store.create_session(f"s-{number}", CreateSession(expires_at=expires, workspace_ref=workspace))
         await store.update_status("s-10", "interrupted")
         await store.update_status("s-11", "paused")
@@ -139,17 +140,17 @@ class ExpiringContract(ScenarioContract):
         await store.create_session("young", CreateSession(expires_at=expires + 2 * HOUR_MS))
         await store.create_session("eternal")
         clock.advance(HOUR_MS)
-        provider = _Provider(failing="s-1")
+        provider = _Disk(failing="w-1")
         troubled = cast("SessionStateStore", _TroubledStore(store, unreadable="s-200", changing="s-300"))
         swept = await expired_session_cleanup(troubled, workspace_providers={"disk": provider})
         assert swept == CleanupSummary(detected=450, marked=447, already_terminal=0, snapshots_deleted=4, errors=3)
-        assert sorted(provider.kept.deleted) == ["s-0/1", "s-0/2", "s-2/1", "s-2/2"]
+        assert sorted(provider.deleted) == ["w-0", "w-2"]
         for number, status in ((0, "failed"), (1, "active"), (10, "failed"), (11, "failed"), (200, "active")):
             assert (await store.load_state(f"s-{number}")).status == status, number
         for name, status in (("done", "completed"), ("young", "active"), ("eternal", "active"), ("s-300", "active")):
             assert (await store.load_state(name)).status == status, name
         # The next sweep, without the trouble, takes what is left.
-        swept = await expired_session_cleanup(store, workspace_providers={"disk": _Provider(failing="")})
+        swept = await expired_session_cleanup(store, workspace_providers={"disk": _Disk(failing="")})
         assert swept == CleanupSummary(detected=3, marked=3, snapshots_deleted=2)
 
     async def test_an_expired_session_fails_with_everything_it_holds(

@@ -1,0 +1,30 @@
+"""Tools that the library itself gives agents, under names that no tool of a user may have."""
+
+from collections.abc import Callable
+from typing import Any
+
+from helix_agents.agent.docstrings import read_docstring
+from helix_agents.agent.outcomes import ApprovalPredicate, Effect, UnknownOutcome
+from helix_agents.agent.signatures import read_signature
+from helix_agents.agent.tools import Tool
+
+
+def built_in_tool(
+    name: str,
+    function: Callable[..., Any],
+    *,
+    effect: Effect = "repeatable",
+    unknown_outcome: UnknownOutcome | None = None,
+    require_approval: bool | ApprovalPredicate = False,
+) -> Tool[..., Any]:
+    """A function as a tool of ours, described by its docstring; it may be repeated unless it says otherwise."""
+    documented = read_docstring(function.__doc__)
+    return Tool(
+        name=name,
+        description=documented.description,
+        input=read_signature(function, f"Tool {name!r}", documented.parameters),
+        function=function,
+        effect=effect,
+        unknown_outcome=unknown_outcome,
+        require_approval=require_approval,
+    )

@@ -1,0 +1,1 @@
+"""Where workspaces come from: the memory of a process, or a folder of its machine."""

@@ -1,0 +1,172 @@
+"""What the files of a folder were at times: a list for each time, and every content once, by its digest."""
+
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import file_digest
+from shutil import copyfileobj, rmtree
+
+from helix_agents.domain.errors import WorkspaceFailedError
+from helix_agents.domain.records import Record, decode, encode
+from helix_agents.workspaces.guarded_folder import (
+    ASIDE,
+    FILES,
+    GuardedFolder,
+    info_of,
+    make_folder,
+    opened,
+    read_file,
+    write_file,
+)
+
+OBJECTS = "objects"
+SNAPSHOTS = "snapshots"
+
+_SUFFIX = ".json"
+_MOST_BYTES_OF_A_LIST = 100_000_000
+_READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _Kept(Record):
+    """One entry of a snapshot: a folder, a file with the digest of its content, or a link with what it says."""
+
+    name: str
+    mode: int
+    digest: str | None = None
+    link: str | None = None
+    inside: tuple["_Kept", ...] | None = None
+
+
+class _Snapshot(Record):
+    entries: tuple[_Kept, ...]
+
+
+class FolderSnapshots:
+    """The snapshots of one workspace, in its own folder beside its files. All of it blocks, and is for a thread."""
+
+    def __init__(self, folder: GuardedFolder, most_bytes: int) -> None:
+        self._folder = folder
+        self._most_bytes = most_bytes
+
+    def create(self, name: str) -> None:
+        with self._folder.alone() as home:
+            make_folder(home, OBJECTS, 0o700)
+            make_folder(home, SNAPSHOTS, 0o700)
+            with (
+                opened(FILES, within=home) as files,
+                opened(OBJECTS, within=home) as objects,
+                opened(ASIDE, within=home) as aside,
+                opened(SNAPSHOTS, within=home) as snapshots,
+            ):
+                keeping = _Keeping(self._folder.name, objects, aside, self._most_bytes)
+                entries = keeping.entries_of(files)
+                os.fsync(objects)
+                write_file(aside, "list", encode(_Snapshot(entries=entries)))
+                os.rename("list", name + _SUFFIX, src_dir_fd=aside, dst_dir_fd=snapshots)
+
+    def list(self) -> Sequence[str]:
+        with suppress(OSError), self._folder.home() as home, opened(SNAPSHOTS, within=home) as snapshots:
+            return sorted(each.removesuffix(_SUFFIX) for each in os.listdir(snapshots))
+        return ()
+
+    def delete(self, name: str) -> None:
+        """Forget a list; contents are shared with others, and go with the workspace."""
+        with suppress(FileNotFoundError), self._folder.alone() as home, opened(SNAPSHOTS, within=home) as snapshots:
+            os.unlink(name + _SUFFIX, dir_fd=snapshots)
+
+    def restore(self, name: str | None, source: GuardedFolder) -> None:
+        """Empty the files and fill them again; one that was cut short is done again by whoever comes next."""
+        with self._folder.alone() as home, source.home() as theirs:
+            entries: tuple[_Kept, ...] = ()
+            if name is not None:
+                with opened(SNAPSHOTS, within=theirs) as snapshots:
+                    found = read_file(snapshots, name + _SUFFIX, name, _MOST_BYTES_OF_A_LIST)
+                entries = decode(found, _Snapshot).entries
+            with opened(FILES, within=home) as files:
+                for each in os.listdir(files):
+                    if info_of(each, os.stat(each, dir_fd=files, follow_symlinks=False)).kind == "folder":
+                        rmtree(each, dir_fd=files)
+                    else:
+                        os.unlink(each, dir_fd=files)
+                if entries:
+                    with opened(OBJECTS, within=theirs) as objects:
+                        _fill(files, objects, entries)
+
+
+class _Keeping:
+    """Takes up what is in a folder, content by content, as long as it is not too much."""
+
+    def __init__(self, workspace: str, objects: int, aside: int, most_bytes: int) -> None:
+        self._workspace = workspace
+        self._objects = objects
+        self._aside = aside
+        self._most_bytes = most_bytes
+        self._left = most_bytes
+
+    def entries_of(self, folder: int) -> tuple[_Kept, ...]:
+        kept: list[_Kept] = []
+        for name in sorted(os.listdir(folder)):
+            there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            shown, mode = os.fsencode(name).hex(), stat.S_IMODE(there.st_mode)
+            kind = info_of(name, there).kind
+            if kind == "folder":
+                with opened(name, within=folder) as below:
+                    kept.append(_Kept(name=shown, mode=mode, inside=self.entries_of(below)))
+            elif kind == "link":
+                says = os.fsencode(os.readlink(name, dir_fd=folder)).hex()
+                kept.append(_Kept(name=shown, mode=mode, link=says))
+            elif kind == "file":
+                kept.append(_Kept(name=shown, mode=mode, digest=self._digest_of(folder, name)))
+        return tuple(kept)
+
+    def _digest_of(self, folder: int, name: str) -> str:
+        with opened(name, _READING, within=folder) as file, os.fdopen(os.dup(file), "rb") as reading:
+            self._left -= os.fstat(file).st_size
+            if self._left < 0:
+                raise WorkspaceFailedError(
+                    self._workspace,
+                    f"its files have more than {self._most_bytes:,} bytes, and no snapshot is made of so much; "
+                    "give LocalWorkspaces(snapshot_bytes=…) if one should be.",
+                )
+            digest = file_digest(reading, "sha256").hexdigest()
+            if not _is_there(self._objects, digest):
+                reading.seek(0)
+                with suppress(FileNotFoundError):
+                    os.unlink("content", dir_fd=self._aside)
+                with opened("content", _WRITING, within=self._aside) as new, os.fdopen(os.dup(new), "wb") as writing:
+                    copyfileobj(reading, writing)
+                    writing.flush()
+                    os.fsync(new)
+                os.rename("content", digest, src_dir_fd=self._aside, dst_dir_fd=self._objects)
+            return digest
+
+
+def _is_there(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _fill(folder: int, objects: int, entries: Sequence[_Kept]) -> None:
+    for each in entries:
+        name = os.fsdecode(bytes.fromhex(each.name))
+        if each.inside is not None:
+            os.mkdir(name, 0o700, dir_fd=folder)
+            with opened(name, within=folder) as below:
+                _fill(below, objects, each.inside)
+                os.fchmod(below, each.mode)
+        elif each.link is not None:
+            os.symlink(os.fsdecode(bytes.fromhex(each.link)), name, dir_fd=folder)
+        elif each.digest is not None:
+            with (
+                opened(each.digest, _READING, within=objects) as content,
+                opened(name, _WRITING, within=folder) as new,
+                os.fdopen(os.dup(content), "rb") as reading,
+                os.fdopen(os.dup(new), "wb") as writing,
+            ):
+                copyfileobj(reading, writing)
+                os.fchmod(new, each.mode)

@@ -1,0 +1,262 @@
+"""A folder that nobody gets out of: every name of a path is opened within the folder before it, and links are refused.
+
+A path is never handed to the system as a whole. Each folder on the way is opened by its name in the one before it,
+which is open, and a link is not followed. So there is no moment between looking and doing in which a folder could be
+exchanged for a link: what was opened stays what it is, and what is not opened yet is looked at when it is.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from helix_agents.domain.errors import WorkspaceFileError
+from helix_agents.domain.texts import storable
+from helix_agents.domain.workspaces import MOST_LEVELS, parts_of
+from helix_agents.ports.workspaces import FileInfo
+
+FILES = "files"
+ASIDE = "aside"
+LOCK = "lock"
+"""What a workspace's own folder has in it: its files, a place for what is being written, and what writers wait at."""
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A pipe that somebody left there would otherwise be waited for.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_SENTENCES = {
+    errno.ENOENT: "there is no such file or folder.",
+    errno.ENOTDIR: "a part of the path is no folder, or a link, which is not followed.",
+    errno.ELOOP: "it is a link, which is not followed.",
+    errno.EISDIR: "it is a folder.",
+    errno.ENOTEMPTY: "the folder is not empty.",
+    errno.EINVAL: "a folder cannot be moved into itself.",
+    errno.ENAMETOOLONG: "a name in it is too long.",
+    errno.ENOSPC: "the disk is full.",
+    errno.EACCES: "the system does not allow it.",
+    errno.ENXIO: "it is no file.",
+}
+
+
+@contextmanager
+def telling(path: str) -> Generator[None]:
+    """Say what the system refused in a sentence about this path."""
+    try:
+        yield
+    except OSError as problem:
+        sentence = _SENTENCES.get(problem.errno or 0) or f"{problem.strerror or problem}."
+        raise WorkspaceFileError(path, sentence) from problem
+
+
+@contextmanager
+def opened(name: str | Path, flags: int = _FOLDER, *, within: int | None = None, mode: int = 0o666) -> Generator[int]:
+    """Something open, until the block ends."""
+    found = os.open(name, flags, mode, dir_fd=within)
+    try:
+        yield found
+    finally:
+        os.close(found)
+
+
+class GuardedFolder:
+    """The files of one workspace, below `root / name`. All of it blocks, and is for a thread."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root = root
+        self.name = name
+
+    def exists(self) -> bool:
+        """Whether the workspace was made, and is here."""
+        try:
+            with self.home() as home, opened(FILES, within=home):
+                return True
+        except OSError:
+            return False
+
+    def make(self) -> None:
+        """Have the workspace's folders; those that are there stay as they are."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with opened(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
+            make_folder(root, self.name, 0o700)
+            with opened(self.name, within=root) as home:
+                for each in (ASIDE, FILES):
+                    make_folder(home, each, 0o777)
+
+    def remove(self) -> None:
+        """Remove the workspace with everything in it, if it is there."""
+        with suppress(FileNotFoundError), opened(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
+            shutil.rmtree(self.name, dir_fd=root)
+
+    @contextmanager
+    def home(self) -> Generator[int]:
+        """The workspace's own folder, open. The root is the operator's, and may be a link."""
+        with (
+            opened(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root,
+            opened(self.name, within=root) as home,
+        ):
+            yield home
+
+    @contextmanager
+    def alone(self) -> Generator[int]:
+        """The workspace's own folder, open, while no other process or thread writes through one of these."""
+        with (
+            self.home() as home,
+            opened(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, within=home) as at,
+        ):
+            fcntl.flock(at, fcntl.LOCK_EX)
+            yield home
+
+    def read(self, path: str, most_bytes: int) -> bytes:
+        with telling(path), self._beside(path) as (folder, name):
+            return read_file(folder, name, path, most_bytes)
+
+    def write(self, path: str, content: bytes, instead_of: bytes | None) -> bool:
+        with telling(path), self.alone() as home, self._beside(path, make=True) as (folder, name):
+            mode = None
+            with suppress(FileNotFoundError):
+                there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if not stat.S_ISREG(there.st_mode):
+                    raise OSError(errno.EISDIR if stat.S_ISDIR(there.st_mode) else errno.ELOOP, "")
+                mode = stat.S_IMODE(there.st_mode)
+            if instead_of is not None and not _is_still(folder, name, path, instead_of):
+                return False
+            with opened(ASIDE, within=home) as aside:
+                write_file(aside, name_aside := "writing", content, mode)
+                os.rename(name_aside, name, src_dir_fd=aside, dst_dir_fd=folder)
+            os.fsync(folder)
+            return True
+
+    def list(self, path: str, deep: bool, most: int) -> Sequence[FileInfo]:
+        parts = parts_of(path)
+        with telling(path):
+            if parts:
+                with self._beside(path) as (folder, name):
+                    there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    if not stat.S_ISDIR(there.st_mode):
+                        return [info_of("/".join(parts), there)]
+            with self._folder(parts) as folder:
+                found: list[FileInfo] = []
+                for each in walk(folder, parts, deep=deep):
+                    found.append(each)
+                    if len(found) == most:
+                        break
+                return sorted(found, key=lambda each: each.path)
+
+    def delete(self, path: str, with_contents: bool) -> bool:
+        with telling(path), self.alone(), self._beside(path) as (folder, name):
+            try:
+                there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+            if not stat.S_ISDIR(there.st_mode):
+                os.unlink(name, dir_fd=folder)
+            elif with_contents:
+                shutil.rmtree(name, dir_fd=folder)
+            else:
+                os.rmdir(name, dir_fd=folder)
+            return True
+
+    def move(self, path: str, target: str) -> None:
+        with self.alone(), telling(path), self._beside(path) as (folder, name):
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+            with telling(target), self._beside(target, make=True) as (other, new):
+                with suppress(FileNotFoundError):
+                    os.stat(new, dir_fd=other, follow_symlinks=False)
+                    raise WorkspaceFileError(target, "something is there already.")
+                os.rename(name, new, src_dir_fd=folder, dst_dir_fd=other)
+
+    @contextmanager
+    def _beside(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
+        """The folder that something is in, open, and its name there."""
+        parts = parts_of(path)
+        if not parts:
+            raise WorkspaceFileError(path, "this is the workspace itself; name something in it.")
+        with self._folder(parts[:-1], make=make) as folder:
+            yield folder, parts[-1]
+
+    @contextmanager
+    def _folder(self, parts: Sequence[str], *, make: bool = False) -> Generator[int]:
+        with self.home() as home:
+            at = os.open(FILES, _FOLDER, dir_fd=home)
+            try:
+                for name in parts:
+                    if make:
+                        make_folder(at, name, 0o777)
+                    above, at = at, os.open(name, _FOLDER, dir_fd=at)
+                    os.close(above)
+                yield at
+            finally:
+                os.close(at)
+
+
+def make_folder(within: int, name: str, mode: int) -> None:
+    """Have a folder of this name, if nothing else has it."""
+    with suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=within)
+
+
+def read_file(folder: int, name: str, path: str, most_bytes: int) -> bytes:
+    """A file in a folder that is open; refuses what is none, and what is too large."""
+    with opened(name, _FILE, within=folder) as file:
+        there = os.fstat(file)
+        if not stat.S_ISREG(there.st_mode):
+            raise WorkspaceFileError(path, "it is a folder." if stat.S_ISDIR(there.st_mode) else "it is no file.")
+        if there.st_size > most_bytes:
+            raise WorkspaceFileError(path, f"it has {there.st_size:,} bytes; {most_bytes:,} are the most.")
+        with os.fdopen(os.dup(file), "rb") as reading:
+            content = reading.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise WorkspaceFileError(path, f"it has more than {most_bytes:,} bytes.")
+    return content
+
+
+def write_file(folder: int, name: str, content: bytes, mode: int | None = None) -> None:
+    """A new file in a folder that is open, on the disk when this returns; one that was left there goes."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    with opened(name, _NEW_FILE, within=folder) as file, os.fdopen(os.dup(file), "wb") as writing:
+        writing.write(content)
+        writing.flush()
+        if mode is not None:
+            os.fchmod(file, mode)
+        os.fsync(file)
+
+
+def walk(folder: int, above: Sequence[str] = (), *, deep: bool) -> Iterator[FileInfo]:
+    """What is in a folder that is open, and with `deep` in the folders in it, up to a depth that nobody needs."""
+    with os.scandir(folder) as entries:
+        names = sorted(each.name for each in entries)
+    for name in names:
+        path = (*above, name)
+        try:
+            info = info_of("/".join(path), os.stat(name, dir_fd=folder, follow_symlinks=False))
+            yield info
+            if deep and info.kind == "folder" and len(path) < MOST_LEVELS:
+                with opened(name, within=folder) as below:
+                    yield from walk(below, path, deep=True)
+        except OSError:
+            # It went away, or became something else, a moment ago.
+            continue
+
+
+def info_of(path: str, there: os.stat_result) -> FileInfo:
+    """An entry as it is told of."""
+    path = storable(path)
+    if stat.S_ISREG(there.st_mode):
+        return FileInfo(path=path, kind="file", size=there.st_size)
+    if stat.S_ISDIR(there.st_mode):
+        return FileInfo(path=path, kind="folder")
+    return FileInfo(path=path, kind="link" if stat.S_ISLNK(there.st_mode) else "other")
+
+
+def _is_still(folder: int, name: str, path: str, content: bytes) -> bool:
+    try:
+        return read_file(folder, name, path, len(content)) == content
+    except (FileNotFoundError, WorkspaceFileError):
+        return False
