@@ -19,9 +19,9 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.llm import ModelRequest
-from helix_agents.server.agui import AGUISource
-from helix_agents.server.agui_input import RunAgentInput
-from helix_agents.server.agui_stream import messages_of
+from helix_agents.server.agui.events import messages_of
+from helix_agents.server.agui.inputs import RunAgentInput
+from helix_agents.server.agui.routes import AGUISource
 from helix_agents.testing.service_process import tied_to_us
 from tests.frontend.conftest import CLIENTS, command_of_node, installed
 from tests.server.recorded import RUN, Log, logs

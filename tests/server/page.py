@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from helix_agents.server.ui_messages import read_parts
+from helix_agents.server.chat.ui_messages import read_parts
 
 
 def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:

@@ -12,9 +12,9 @@ import pytest
 from helix_agents import Agent, AgentServer, Executor, PersistentAgent, ScriptedModel
 from helix_agents.llm.scripted import Step, call, reply
 from helix_agents.ports.llm import ModelRequest
-from helix_agents.server import chat
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.calls import Call
+from helix_agents.server.chat import routes as chat
 from tests.server.agents import gate, helper, mishaps, order_of, results_since_the_user
 from tests.server.live import BEN, TOKENS, LiveServer, wait_until
 from tests.server.page import Page, parts_of

@@ -4,7 +4,7 @@ from helix_agents import Agent, Executor, ScriptedModel, client_tool, tool
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.llm.scripted import call, reply
-from helix_agents.server.ui_turn import read_conversation
+from helix_agents.server.chat.turns import read_conversation
 
 MANY = 205
 

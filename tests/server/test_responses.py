@@ -26,8 +26,8 @@ from helix_agents.ports.streams import StreamLimits
 from helix_agents.server.app import AgentServer
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.limits import ServerLimits
-from helix_agents.server.responses_answers import ResponseObject
-from helix_agents.server.responses_stream import ResponseStream
+from helix_agents.server.openai.answers import ResponseObject
+from helix_agents.server.openai.events import ResponseStream
 from tests.server.agents import director, gate, order_of
 from tests.server.live import ANN, BEN, TOKENS, LiveServer, wait_until
 

@@ -23,10 +23,10 @@ from helix_agents.domain.pending import AnsweredElsewhere, OnDeadline, PendingCa
 from helix_agents.domain.rendering import surviving
 from helix_agents.engine.steps.answers import DENIAL, NOT_APPROVED
 from helix_agents.llm.scripted import call, finish, reply
-from helix_agents.server.chat_streams import UISource, replay
-from helix_agents.server.ui_messages import assistant_message
-from helix_agents.server.ui_stream import UIPart, UIStream, Version
-from helix_agents.server.ui_turn import ChildCall, Conversation, Turn, read_conversation, split_turns, stream_for
+from helix_agents.server.chat.streams import UISource, replay
+from helix_agents.server.chat.turns import ChildCall, Conversation, Turn, read_conversation, split_turns, stream_for
+from helix_agents.server.chat.ui_messages import assistant_message
+from helix_agents.server.chat.ui_parts import UIPart, UIStream, Version
 from tests.server.recorded import RUN, SERVER_TOOLS, Log, logs
 
 

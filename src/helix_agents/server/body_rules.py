@@ -12,7 +12,7 @@ from helix_agents.server.bodies import (
     SubmitBody,
     ToolResult,
 )
-from helix_agents.server.ui_input import MOST_PARTS, ChatBody
+from helix_agents.server.chat.inputs import MOST_PARTS, ChatBody
 
 _NULL: dict[str, Any] = {"type": "null"}
 _TEXT: dict[str, Any] = {"type": "string"}

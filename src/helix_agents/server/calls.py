@@ -13,6 +13,8 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import SessionId, check_id
 from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.pending import PendingCall, PendingFilter
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState, SessionSummary
 from helix_agents.runtimes.executor.hosting import AgentExecutor, HostedRun
@@ -165,6 +167,12 @@ class Call:
     async def current_run(self, session_id: SessionId) -> RunRecord | None:
         page = await self.executor.sessions.runs(session_id, limit=1)
         return page.items[0] if page.items else None
+
+    async def waiting(self, session_id: SessionId) -> tuple[PendingCall, ...]:
+        """The calls that wait in a conversation, at any depth, the oldest first."""
+        where = PendingFilter(root_session_id=session_id)
+        rows = await whole_list(lambda start: self.executor.list_pending(where, offset=start, limit=MAX_LIMIT))
+        return tuple(reversed(rows))
 
     def agent_of(self, session: SessionState | SessionSummary) -> AnyAgent:
         return self.executor.agents.get(session.agent_type)

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from helix_agents.domain.sessions import SessionSummary
 from helix_agents.domain.usage import UsageRollup
-from helix_agents.server import agui, chat, executor_routes, responses, session_routes
+from helix_agents.server import executor_routes, session_routes
 from helix_agents.server.a2a import cards, rpc
-from helix_agents.server.agui_input import RunAgentInput
+from helix_agents.server.agui import routes as agui
+from helix_agents.server.agui.inputs import RunAgentInput
 from helix_agents.server.answers import (
     Caller,
     CheckpointPage,
@@ -43,8 +44,11 @@ from helix_agents.server.bodies import (
 )
 from helix_agents.server.body_rules import SubmitToSession
 from helix_agents.server.calls import LARGEST, Call
+from helix_agents.server.chat import routes as chat
+from helix_agents.server.chat.inputs import ChatBody
 from helix_agents.server.errors import OURS, ErrorShape
-from helix_agents.server.responses_answers import (
+from helix_agents.server.openai import routes as responses
+from helix_agents.server.openai.answers import (
     OPENAI_ERRORS,
     InputItems,
     ModelList,
@@ -52,8 +56,7 @@ from helix_agents.server.responses_answers import (
     ResponseDeleted,
     ResponseObject,
 )
-from helix_agents.server.responses_input import CreateResponse
-from helix_agents.server.ui_input import ChatBody
+from helix_agents.server.openai.inputs import CreateResponse
 
 
 @dataclass(frozen=True, kw_only=True)

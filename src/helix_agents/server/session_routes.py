@@ -27,10 +27,10 @@ from helix_agents.server.answers import (
     UsageDays,
 )
 from helix_agents.server.calls import Call, json_response
+from helix_agents.server.chat.turns import Conversation, read_conversation, stream_for
+from helix_agents.server.chat.ui_messages import UIMessage
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.owed_ends import RECENT_MS
-from helix_agents.server.ui_messages import UIMessage
-from helix_agents.server.ui_turn import Conversation, read_conversation, stream_for
 
 PAGE = 50
 MOST_ON_A_PAGE = 200

@@ -5,6 +5,8 @@ from typing import Any, cast
 
 import msgspec
 
+from helix_agents.domain.records import encode
+
 _encoder = msgspec.json.Encoder()
 
 SMALLEST_INT = -(2**63)
@@ -45,6 +47,11 @@ def to_wire(value: Any) -> Any:
 def to_json(value: Any) -> bytes:
     """The value as the bytes of a response."""
     return _encoder.encode(to_wire(value))
+
+
+def as_text(value: Any) -> str:
+    """A result or an argument as text: a text as it is, all else as its JSON."""
+    return value if isinstance(value, str) else encode(value).decode()
 
 
 def why_unfit(value: Any, deepest: int, largest: int) -> str | None:

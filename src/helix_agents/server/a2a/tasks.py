@@ -14,7 +14,7 @@ from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, File, Image, Part, Text, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import PendingCall, PendingFilter
+from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import SUSPENDED, RunRecord
@@ -22,8 +22,8 @@ from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.server.a2a.errors import TASK_NOT_FOUND, RPCError
 from helix_agents.server.calls import Call
+from helix_agents.server.chat.turns import Turn, run_of, split_turns
 from helix_agents.server.errors import sentence_for
-from helix_agents.server.ui_turn import Turn, run_of, split_turns
 
 State: TypeAlias = Literal[
     "TASK_STATE_SUBMITTED",
@@ -251,7 +251,7 @@ async def read_context(call: Call, session_id: SessionId) -> Context:
         snapshot=snapshot,
         turns=tuple(turns),
         queued=await sessions.queued(session_id),
-        waiting=await waiting_in(call, session_id) if suspended else (),
+        waiting=await call.waiting(session_id) if suspended else (),
         runs={run.run_id: run for run in runs},
     )
 
@@ -271,13 +271,6 @@ async def read_task(call: Call, given: str) -> tuple[Context, Task]:
     if task is None:
         raise no_such_task(given)
     return context, task
-
-
-async def waiting_in(call: Call, session_id: SessionId) -> tuple[PendingCall, ...]:
-    """The calls that wait in a conversation, at any depth, the oldest first."""
-    where = PendingFilter(root_session_id=session_id)
-    rows = await whole_list(lambda start: call.executor.list_pending(where, offset=start, limit=MAX_LIMIT))
-    return tuple(reversed(rows))
 
 
 def _past(known: dict[str, Any], run: RunRecord | None) -> Task:

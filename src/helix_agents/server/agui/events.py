@@ -28,9 +28,10 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, File, Image, Message, Part, Text, ToolMessage, UserMessage
 from helix_agents.domain.pending import PendingCall
-from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.records import JSON
 from helix_agents.domain.rendering import surviving
 from helix_agents.ports.llm import FINISH_TOOL
+from helix_agents.server.wire import as_text
 
 Event: TypeAlias = dict[str, Any]
 
@@ -96,10 +97,10 @@ class AGUIStream:
                 | ToolApprovalRequest(tool_call_id=call_id, tool_name=name, input=given)
             ):
                 begun = self._begin_call(message_id, call_id, name)
-                arguments = {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": shown(given)}
+                arguments = {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": as_text(given)}
                 return [*begun, arguments, *self._end_call(call_id)] if begun else []
             case ToolEnd(tool_call_id=call_id, tool_name=name, result=result):
-                return self._settle(call_id, name, shown(result))
+                return self._settle(call_id, name, as_text(result))
             case ToolError(tool_call_id=call_id, tool_name=name, error=error):
                 return self._settle(call_id, name, error)
             case StepCommitted():
@@ -233,7 +234,7 @@ def _messages(message: Message, place: int) -> list[dict[str, Any]]:
         case ToolMessage(tool_name=name) if name == FINISH_TOOL:
             return []
         case ToolMessage(tool_call_id=call_id, content=content):
-            text = shown(content)
+            text = as_text(content)
             result = {"id": result_id(call_id), "role": "tool", "toolCallId": call_id, "content": text}
             return [{**result, "error": text} if message.error else result]
 
@@ -247,7 +248,7 @@ def _reply(message: AssistantMessage, message_id: str) -> list[dict[str, Any]]:
         {
             "id": call.id,
             "type": "function",
-            "function": {"name": call.name, "arguments": shown(call.arguments)},
+            "function": {"name": call.name, "arguments": as_text(call.arguments)},
         }
         for call in message.tool_calls
         if call.name != FINISH_TOOL
@@ -321,8 +322,3 @@ def result_id(call_id: ToolCallId) -> str:
 def reasoning_id(message_id: str, number: int) -> str:
     """The id of a stretch of reasoning before a reply."""
     return f"{message_id}:reasoning-{number}"
-
-
-def shown(value: JSON) -> str:
-    """A value as the text of a message."""
-    return value if isinstance(value, str) else encode(value).decode()

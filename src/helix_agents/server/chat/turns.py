@@ -20,8 +20,8 @@ from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.transcript import not_executed, outcome_unknown
 from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.runtimes.executor.hosting import AgentExecutor
-from helix_agents.server.ui_messages import UIMessage, assistant_message, user_message
-from helix_agents.server.ui_stream import UIPart, UIStream, Version
+from helix_agents.server.chat.ui_messages import UIMessage, assistant_message, user_message
+from helix_agents.server.chat.ui_parts import UIPart, UIStream, Version
 
 DELEGATING = (SUBAGENT, COMPANION)
 AT_THE_CLIENT = ("client", "question")

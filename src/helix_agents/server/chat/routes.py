@@ -30,12 +30,12 @@ from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.server.answers import Submitted
 from helix_agents.server.bodies import ChatStopBody, SubmitBody
 from helix_agents.server.calls import Call, json_response
-from helix_agents.server.chat_streams import follow, go_on, nothing_yet, replay
+from helix_agents.server.chat.inputs import Answered, ChatBody, Said, intent_of
+from helix_agents.server.chat.streams import follow, go_on, nothing_yet, replay
+from helix_agents.server.chat.turns import Conversation, Turn, first_run_of, read_conversation, was_taken_back
+from helix_agents.server.chat.ui_parts import Version
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.executor_routes import cursor_of, entry_agent, stopped, submit
-from helix_agents.server.ui_input import Answered, ChatBody, Said, intent_of
-from helix_agents.server.ui_stream import Version
-from helix_agents.server.ui_turn import Conversation, Turn, first_run_of, read_conversation, was_taken_back
 
 
 async def chat(call: Call) -> Any:

@@ -19,16 +19,15 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import PendingCall, PendingFilter
+from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.runtimes.executor.inputs import IfRunning
-from helix_agents.server.agui_input import News, RunAgentInput, answer_to, news_of
-from helix_agents.server.agui_stream import AGUIStream, Event, interrupt_id, interrupt_of
+from helix_agents.server.agui.events import AGUIStream, Event, interrupt_id, interrupt_of
+from helix_agents.server.agui.inputs import News, RunAgentInput, answer_to, news_of
 from helix_agents.server.bodies import ApprovalResponse
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import RefusedError, invalid, sentence_for
@@ -110,7 +109,7 @@ async def _answer(call: Call, session: SessionState, body: RunAgentInput, news: 
     Where somebody else was faster theirs stands, and the client is told so in the answer: one that is refused keeps
     its interrupts, and could never run again. It may as well be its own answer, sent a second time.
     """
-    waiting = await _waiting(call, session.session_id)
+    waiting = await call.waiting(session.session_id)
     rows = {interrupt_id(row): row for row in waiting}
     late = [given.interrupt_id for given in body.resume or () if given.interrupt_id not in rows]
     answers = [answer_to(rows[each.interrupt_id], each) for each in body.resume or () if each.interrupt_id in rows]
@@ -137,11 +136,6 @@ async def _go_on(call: Call, agent: AnyAgent, session: SessionState, *, answered
     if run is None:
         raise RefusedError(409, "nothing_to_resume", "This session never had a run.")
     return run
-
-
-async def _waiting(call: Call, session_id: str) -> tuple[PendingCall, ...]:
-    where = PendingFilter(root_session_id=session_id)
-    return tuple(await whole_list(lambda offset: call.executor.list_pending(where, offset=offset, limit=MAX_LIMIT)))
 
 
 def encoded(events: list[Event]) -> bytes:
@@ -200,15 +194,14 @@ class AGUISource:
         if record is None or record.status == "running":
             return self.farewell()
         if record.status in SUSPENDED:
-            waiting = await _waiting(self._call, run.session_id)
+            waiting = await self._call.waiting(run.session_id)
             return encoded([*self._stream.suspend(waiting), self._finished(self._outcome(waiting))])
         if record.status == "completed":
             return encoded([*self._stream.stop(), {**self._finished({"type": "success"}), "result": record.output}])
         return self._stopped(record)
 
-    def _outcome(self, waiting: tuple[PendingCall, ...]) -> Event:
+    def _outcome(self, rows: tuple[PendingCall, ...]) -> Event:
         """What a run waits for: its client's tools where that is all, and a person otherwise."""
-        rows = waiting[::-1]
         if rows and all(row.kind == "client_tool" and row.session_id == row.root_session_id for row in rows):
             # An older client does not know the field, and finds them by itself.
             named = {"pendingToolCallIds": [row.tool_call_id for row in rows]} if self._knows_all else {}

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from helix_agents.domain.messages import File, Image, Text, UserMessage
 from helix_agents.domain.records import decode_json
-from helix_agents.server.ui_stream import UIPart
+from helix_agents.server.chat.ui_parts import UIPart
 
 UIMessage: TypeAlias = dict[str, Any]
 

@@ -31,8 +31,10 @@ from helix_agents.domain.usage import TokenCount, UsageFilter
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.hosting import AgentExecutor
+from helix_agents.server.chat.turns import ALL_STATES, AT_THE_CLIENT
 from helix_agents.server.errors import sentence_for
-from helix_agents.server.responses_items import (
+from helix_agents.server.openai.events import KnownCall
+from helix_agents.server.openai.items import (
     Item,
     approval_item,
     function_call_item,
@@ -42,12 +44,10 @@ from helix_agents.server.responses_items import (
     output_id,
     reasoning_id,
     reasoning_item,
-    shown,
     tool_call_id,
     tool_call_item,
 )
-from helix_agents.server.responses_stream import KnownCall
-from helix_agents.server.ui_turn import ALL_STATES, AT_THE_CLIENT
+from helix_agents.server.wire import as_text
 
 NOTE = "response"
 """The key in the metadata of a user's message of what its sender noted about the response."""
@@ -138,7 +138,7 @@ class Conversation:
             items += [self._tool_call(call, run, run) for call in reply.tool_calls if self._runs_here(call, run)]
         items += [self._asked(row) for row in self._rows_of(run)]
         if run.output is not None and run.status == "completed" and not (replies and replies[-1].text == run.output):
-            items.append(message_item(output_id(run.run_id), shown(run.output)))
+            items.append(message_item(output_id(run.run_id), as_text(run.output)))
         return items
 
     def _replies(self, run: RunRecord) -> Iterator[AssistantMessage]:
@@ -197,7 +197,7 @@ class Conversation:
         )
         if result is None:
             return item
-        text = shown(result.content)
+        text = as_text(result.content)
         outcome = {"status": "failed", "error": {"type": "mcp_tool_execution_error", "content": text}}
         return item | (outcome if result.error else {"status": "completed", "output": text})
 
@@ -404,6 +404,6 @@ def _answer(row: PendingCall) -> Item | None:
         case ToolAnswer(result=result, error=error):
             output: JSON = result if error is None else error
             told = {"type": "function_call_output", "id": f"fco_{row.tool_call_id}", "call_id": row.tool_call_id}
-            return {**told, "output": shown(output), "status": "completed"}
+            return {**told, "output": as_text(output), "status": "completed"}
         case _:
             return None

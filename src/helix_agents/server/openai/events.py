@@ -31,7 +31,7 @@ from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import says_nothing
 from helix_agents.domain.records import JSON, decode_json
 from helix_agents.ports.llm import FINISH_TOOL
-from helix_agents.server.responses_items import (
+from helix_agents.server.openai.items import (
     Item,
     Status,
     approval_item,
@@ -41,11 +41,11 @@ from helix_agents.server.responses_items import (
     output_id,
     reasoning_id,
     reasoning_item,
-    shown,
     text_part,
     tool_call_id,
     tool_call_item,
 )
+from helix_agents.server.wire import as_text
 
 Event: TypeAlias = dict[str, Any]
 
@@ -161,7 +161,7 @@ class ResponseStream:
             case ToolApprovalRequest():
                 return self._ask_approval(chunk)
             case ToolEnd(tool_call_id=call_id, tool_name=name, result=result):
-                return self._settle(call_id, name, "completed", output=shown(result))
+                return self._settle(call_id, name, "completed", output=as_text(result))
             case ToolError(tool_call_id=call_id, tool_name=name, error=error):
                 return self._settle(call_id, name, "failed", error=error)
             case Output(output=output):
@@ -248,7 +248,7 @@ class ResponseStream:
         events = [*self._end_reasoning(), *self._end_text()]
         if output is None or output == self._said:
             return events
-        events += self._say(output_id(run_id), shown(output))
+        events += self._say(output_id(run_id), as_text(output))
         return [*events, *self._end_text()]
 
     # -- calls
@@ -271,7 +271,7 @@ class ResponseStream:
         events = [*self._end_reasoning(), *self._end_text()]
         at = self._begin(tool_call_id(call_id) + self._again)
         self._calls[call_id] = _OpenCall(at, call)
-        arguments, place = shown(call.arguments), at.place()
+        arguments, place = as_text(call.arguments), at.place()
         return [
             *events,
             self._added(at, self._call_item(at, KnownCall(name=call.name, arguments="", approval_id=call.approval_id))),

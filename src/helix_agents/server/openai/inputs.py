@@ -13,8 +13,8 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
 from helix_agents.domain.records import JSON, Record
 from helix_agents.server.bodies import checked_url, said
+from helix_agents.server.chat.turns import AT_THE_CLIENT
 from helix_agents.server.errors import RefusedError
-from helix_agents.server.ui_turn import AT_THE_CLIENT
 
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 

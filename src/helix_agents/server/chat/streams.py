@@ -11,11 +11,11 @@ from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.calls import Call
+from helix_agents.server.chat.inputs import Answered
+from helix_agents.server.chat.turns import Conversation, answer_id, read_conversation, stream_for
+from helix_agents.server.chat.ui_parts import UIPart, UIStream, Version
 from helix_agents.server.errors import RefusedError, passes
 from helix_agents.server.sse import frame
-from helix_agents.server.ui_input import Answered
-from helix_agents.server.ui_stream import UIPart, UIStream, Version
-from helix_agents.server.ui_turn import Conversation, answer_id, read_conversation, stream_for
 from helix_agents.server.wire import to_json
 
 HEADERS = {"x-vercel-ai-ui-message-stream": "v1"}

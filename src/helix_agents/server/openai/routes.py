@@ -29,7 +29,7 @@ from helix_agents.server.bodies import ApprovalResponse, ToolResult, read_body
 from helix_agents.server.calls import SLASH, Call, json_response
 from helix_agents.server.errors import RefusedError
 from helix_agents.server.executor_routes import submit
-from helix_agents.server.responses_input import (
+from helix_agents.server.openai.inputs import (
     BadParameterError,
     CallOutput,
     CreateResponse,
@@ -38,8 +38,8 @@ from helix_agents.server.responses_input import (
     check_settings,
     given_of,
 )
-from helix_agents.server.responses_sources import ResponseSource, WhenDone, conversation_of, tell
-from helix_agents.server.responses_stored import NOTE, Conversation, place_of, response_id, response_of
+from helix_agents.server.openai.sources import ResponseSource, WhenDone, conversation_of, tell
+from helix_agents.server.openai.stored import NOTE, Conversation, place_of, response_id, response_of
 
 IDEMPOTENCY_KEY = "idempotency-key"
 # How long a caller waits until a run has taken note that it is to stop; it is told how the response stands then.

@@ -14,9 +14,9 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.errors import RefusedError, refusal_of, sentence_for
-from helix_agents.server.responses_answers import OPENAI_ERRORS
-from helix_agents.server.responses_stored import Conversation, read_conversation, response_of
-from helix_agents.server.responses_stream import CREATED, IN_PROGRESS, QUEUED, Event, ResponseStream
+from helix_agents.server.openai.answers import OPENAI_ERRORS
+from helix_agents.server.openai.events import CREATED, IN_PROGRESS, QUEUED, Event, ResponseStream
+from helix_agents.server.openai.stored import Conversation, read_conversation, response_of
 from helix_agents.server.sse import disconnected, frame
 from helix_agents.server.wire import to_json
 

@@ -8,15 +8,11 @@ from typing import Any, Literal, TypeAlias
 
 from helix_agents.domain.ids import RunId, ToolCallId
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
-from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.records import JSON
+from helix_agents.server.wire import as_text
 
 Item: TypeAlias = dict[str, Any]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
-
-
-def shown(value: JSON) -> str:
-    """A value as the text of an item."""
-    return value if isinstance(value, str) else encode(value).decode()
 
 
 def text_part(text: str) -> Item:
@@ -73,7 +69,7 @@ def tool_call_item(
         "id": item_id,
         "server_label": label,
         "name": name,
-        "arguments": shown(arguments),
+        "arguments": as_text(arguments),
         "approval_request_id": approval_id,
         "status": status,
         "output": output,
@@ -84,7 +80,7 @@ def tool_call_item(
 def approval_item(approval_id: str, label: str, name: str, arguments: JSON) -> Item:
     """A call that waits, or waited, for a person's decision."""
     asked = {"type": "mcp_approval_request", "id": approval_id, "server_label": label, "name": name}
-    return {**asked, "arguments": shown(arguments)}
+    return {**asked, "arguments": as_text(arguments)}
 
 
 def function_call_item(
@@ -92,7 +88,7 @@ def function_call_item(
 ) -> Item:
     """A call that the client answers: one of its tools, or a question."""
     told = {"type": "function_call", "id": f"fc_{call_id}", "call_id": call_id, "name": name, "status": status}
-    return {**told, "arguments": "" if begins else shown(arguments)}
+    return {**told, "arguments": "" if begins else as_text(arguments)}
 
 
 def input_message_item(item_id: str, message: UserMessage) -> Item:

@@ -8,8 +8,8 @@ from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, Record
 from helix_agents.server.bodies import ApprovalResponse, Id, NewSessionId, SubmitBody, ToolResult, checked_url, said
+from helix_agents.server.chat.inputs import at_most
 from helix_agents.server.errors import invalid
-from helix_agents.server.ui_input import at_most
 
 CANCELLED = "The user cancelled this."
 

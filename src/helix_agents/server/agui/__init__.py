@@ -1,0 +1,1 @@
+"""AG-UI over the same sessions, for CopilotKit and other front ends."""
