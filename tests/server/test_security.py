@@ -754,12 +754,14 @@ def test_errors_inside_are_not_told_outside(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_pages_of_other_sites_get_nothing_unless_they_are_named() -> None:
     site = {"origin": "https://pages.example"}
-    asking = {**site, "access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+    asked = "a2a-version,authorization,content-type,x-stainless-os"
+    asking = {**site, "access-control-request-method": "POST", "access-control-request-headers": asked}
     with LiveServer(agent_server()) as live, live.client() as client:
         assert client.options("/chat", headers=asking).status_code == 405
         assert "access-control-allow-origin" not in client.get("/healthz", headers=site).headers
     with LiveServer(agent_server(cors_origins=["https://pages.example"])) as live, live.client() as client:
         allowed = client.options("/chat", headers=asking)
+        assert (allowed.status_code, allowed.headers["access-control-allow-headers"]) == (200, asked)
         assert allowed.headers["access-control-allow-origin"] == "https://pages.example"
         # When to come back, they may know too.
         assert client.get("/healthz", headers=site).headers["access-control-expose-headers"] == "retry-after"
