@@ -110,7 +110,7 @@ def test_what_nobody_would_see_or_read_is_not_fetched(place: Path, served: Repos
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     for path, text, teaches in (
         ("skills/boats/big.bin", pointer, "skills/boats/big.bin is in Git LFS"),
-        ("skills/boats/a\nb.md", "x", "no path that stays in its folder, and that everybody sees"),
+        ("skills/boats/a\nb.md", "x", "not a path that stays in its folder, and that everybody sees"),
         (
             "skills/boats/SKILL.md",
             "---\nname: [&a x]\n---\nx",
