@@ -114,7 +114,7 @@ def test_what_nobody_would_see_or_read_is_not_fetched(place: Path, served: Repos
         (
             "skills/boats/SKILL.md",
             "---\nname: [&a x]\n---\nx",
-            "skills/boats/SKILL.md is no skill: its name is no text",
+            "skills/boats/SKILL.md is not a skill: its name is no text",
         ),
     ):
         served.commit({path: text})
