@@ -5,7 +5,7 @@ import json
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Iterator
 from operator import itemgetter
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,6 +22,7 @@ from helix_agents.ports.llm import ModelRequest
 from helix_agents.server.agui.events import messages_of
 from helix_agents.server.agui.inputs import RunAgentInput
 from helix_agents.server.agui.routes import AGUISource
+from helix_agents.server.calls import Call
 from helix_agents.testing.service_process import tied_to_us
 from tests.frontend.conftest import CLIENTS, command_of_node, installed
 from tests.server.recorded import RUN, Log, logs
@@ -57,7 +58,9 @@ def fold() -> Iterator[Fold]:
 
 def source_of(executor: Any, run: Any) -> AGUISource:
     body = RunAgentInput(thread_id="s", run_id="r", messages=[], protocol_version="1.0")
-    return AGUISource(cast("Any", SimpleNamespace(executor=executor)), body, run)
+    call = SimpleNamespace(executor=executor)
+    call.waiting = MethodType(Call.waiting, call)
+    return AGUISource(cast("Any", call), body, run)
 
 
 async def events_of(source: AGUISource) -> list[dict[str, Any]]:

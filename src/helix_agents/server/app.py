@@ -12,7 +12,13 @@ from typing import Any, Generic, cast
 from typing_extensions import TypeVar
 
 from helix_agents import __version__
-from helix_agents.domain.errors import DefinitionError, HelixError, MissingExtraError, StoreClosedError
+from helix_agents.domain.errors import (
+    DefinitionError,
+    ExecutorClosedError,
+    HelixError,
+    MissingExtraError,
+    StoreClosedError,
+)
 
 try:
     from starlette.applications import Starlette
@@ -385,7 +391,7 @@ async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
     reads here it is too slow, as readers come from instances that leave, and wait for the rest."""
     try:
         await executor.sweep()
-    except StoreClosedError:
+    except (ExecutorClosedError, StoreClosedError):
         # The server leaves already.
         return
     except Exception as problem:

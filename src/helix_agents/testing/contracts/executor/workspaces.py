@@ -109,15 +109,19 @@ class WorkspacesContract(ScenarioContract):
                 calls=[
                     call("workspace_read_file", {"path": "notes/a.txt", "start_line": 2, "end_line": 2}),
                     call("workspace_read_file", {"path": "../../etc/passwd"}),
-                    call("workspace_edit", {"path": "notes/a.txt", "old_text": "two", "new_text": "2"}),
                     call("workspace_edit", {"path": "b.txt", "old_text": "two", "new_text": "2"}),
                     call("workspace_edit", {"path": "b.txt", "old_text": "six", "new_text": "6"}),
+                ]
+            ),
+            call("workspace_edit", {"path": "notes/a.txt", "old_text": "two", "new_text": "2"}),
+            reply(
+                calls=[
                     call("workspace_glob", {"pattern": "**/*.txt"}),
+                    call("workspace_search", {"text": "TWO", "ignore_case": True}),
                 ]
             ),
             reply(
                 calls=[
-                    call("workspace_search", {"text": "TWO", "ignore_case": True}),
                     call("workspace_move", {"path": "notes/a.txt", "target": "c/a.txt"}),
                     call("workspace_delete", {"path": "nothing"}),
                 ]
@@ -133,10 +137,10 @@ class WorkspacesContract(ScenarioContract):
                 "'../../etc/passwd': a path may not go up with ..; nothing outside the workspace can be reached.",
                 True,
             ),
-            ("Replaced 1 place in 'notes/a.txt'.", False),
             (TWICE, True),
             ("The text to replace is not in 'b.txt'; nothing was changed. Read the file again.", True),
-            ("b.txt (7 bytes)\nnotes/a.txt (14 bytes)", False),
+            ("Replaced 1 place in 'notes/a.txt'.", False),
+            ("b.txt (7 bytes)\nnotes/a.txt (12 bytes)", False),
             ("b.txt:1: two two", False),
             ("Moved 'notes/a.txt' to 'c/a.txt'.", False),
             ("There is nothing at 'nothing'.", False),
