@@ -12,8 +12,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from helix_agents.engine.log import log_event
 
-# The event loop notes in its next rounds that pipes and program have ended; one that is closed before complains.
-_ROUNDS_TO_NOTE_AN_END = 3
+# A thread tells the event loop that a program has ended, soon after it did; a loop that is closed before complains.
+_SECONDS_TO_NOTE_AN_END = 0.02
 _LONGEST_LINE = 2_000
 
 
@@ -43,8 +43,7 @@ async def child_process(
                 yield streams
         finally:
             listening.close()
-            for _ in range(_ROUNDS_TO_NOTE_AN_END):
-                await asyncio.sleep(0)
+            await asyncio.sleep(_SECONDS_TO_NOTE_AN_END)
 
 
 class _Complaints(asyncio.Protocol):
