@@ -30,6 +30,8 @@ from a2a.utils.errors import (
 )
 from google.protobuf.json_format import MessageToDict
 
+from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ask_human
+from helix_agents.testing import call
 from tests.server.agents import gate
 from tests.server.live import ANN, BEN, PATIENCE, Instance, LiveServer, bearer
 
@@ -182,6 +184,7 @@ async def test_text_answers_a_question_and_several_are_told_apart_by_their_calls
     patient: Client, session_id: str
 ) -> None:
     [asked] = [event async for event in patient.send_message(says("locate", "m-1", session_id))]
+    assert asked.task.status.message.parts[0].text.startswith("locate needs an answer. Answer with text, or data: {")
     [done] = [event async for event in patient.send_message(says("the harbour", "m-2", "", asked.task.id))]
     assert "the harbour" in [*texts_of(done.task).values()][-1]
     [both] = [event async for event in patient.send_message(says("both", "m-3", session_id))]
@@ -335,3 +338,16 @@ def test_an_older_client_is_told_which_version_is_spoken(ann: httpx2.Client) -> 
     body = {"jsonrpc": "2.0", "method": "message/send", "id": 1, "params": {}}
     told = ann.post(DIRECTOR, json=body, headers={"a2a-version": "0.3"}).json()["error"]
     assert (told["code"], told["data"][0]["reason"]) == (-32009, "VERSION_NOT_SUPPORTED")
+
+
+async def test_a_question_is_told_in_its_own_words() -> None:
+    model = ScriptedModel([call("ask_human", {"question": "Window or aisle?"}), "Booked."])
+    clerk = Agent(name="director", model=model, tools=[ask_human()])
+    server = AgentServer(Executor.open("memory://", agents=[clerk]), allow_unauthenticated=True)
+    async with server.lifespan(), httpx.AsyncClient(transport=httpx.ASGITransport(server)) as http:
+        card = await A2ACardResolver(http, f"http://here{DIRECTOR}").get_agent_card()
+        client = ClientFactory(ClientConfig(httpx_client=http, streaming=False)).create(card)
+        [asked] = [event async for event in client.send_message(says("book", "m-1"))]
+        assert asked.task.status.message.parts[0].text.startswith("Window or aisle? Answer with text")
+        [done] = [event async for event in client.send_message(says("aisle", "m-2", "", asked.task.id))]
+    assert [*texts_of(done.task).values()] == ["Booked."]

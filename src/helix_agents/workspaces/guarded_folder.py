@@ -105,10 +105,7 @@ class GuardedFolder:
     @contextmanager
     def alone(self) -> Generator[int]:
         """The workspace's own folder, open, while no other process or thread writes through one of these."""
-        with (
-            self.home() as home,
-            opened(LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, within=home) as at,
-        ):
+        with self.home() as home, opened(LOCK, _LOCK_FILE, within=home) as at:
             fcntl.flock(at, fcntl.LOCK_EX)
             yield home
 

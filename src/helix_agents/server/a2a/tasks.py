@@ -314,9 +314,18 @@ def _question(row: PendingCall) -> list[Plain]:
     if row.approval_id is not None:
         sentence, answered = f"May {row.tool_name} be run? Answer with data:", '"approved": true'
     else:
-        sentence, answered = f"{row.tool_name} needs an answer: text, or data:", '"result": …'
+        sentence, answered = f"{_asked_in(row)} Answer with text, or data:", '"result": …'
     said = f'{sentence} {{"toolCallId": "{row.tool_call_id}", {answered}}}'
     return [{"text": said}, {"data": {name: value for name, value in asked.items() if value is not None}}]
+
+
+def _asked_in(row: PendingCall) -> str:
+    """A question in its own words; a tool of the client has none."""
+    match row.input:
+        case {"question": str() as question} if row.kind == "question":
+            return question
+        case _:
+            return f"{row.tool_name} needs an answer."
 
 
 def _part(part: Part) -> Plain:
