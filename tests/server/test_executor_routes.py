@@ -195,6 +195,25 @@ def test_a_message_that_says_nothing_begins_no_turn(ann: httpx2.Client, session_
     assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "there_are"),
+    [
+        ("/start", {"agent": "director", "message": "hello"}, "agentType, message, sessionId, state, metadata, tags"),
+        (
+            "/submit-tool-result",
+            {"kind": "client-tool-result", "toolCallId": "call_1", "answer": 1},
+            "toolCallId, sessionId, result, error, approvalId, approved, reason, editedInput",
+        ),
+    ],
+)
+def test_who_misspells_a_field_is_told_those_that_there_are(
+    ann: httpx2.Client, path: str, body: dict[str, Any], there_are: str
+) -> None:
+    refused = ann.post(path, json=body)
+    assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+    assert refused.json()["detail"].endswith(f"; there are {there_are}")
+
+
 def test_there_is_no_workspace(ann: httpx2.Client, session_id: str) -> None:
     start(ann, session_id, "hello")
     refused = ann.get("/workspace", params={"sessionId": session_id})

@@ -1,7 +1,7 @@
 """Bodies on their way in: bounded in size, depth and time, read into records or refused with a sentence."""
 
 import asyncio
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -275,4 +275,13 @@ def read_body(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as problem:
-        raise invalid(str(problem)) from None
+        raise invalid(f"{problem}{_fields_to_choose_from(str(problem), kind)}") from None
+
+
+def _fields_to_choose_from(problem: str, kind: Any) -> str:
+    """For who misspelled a field: those that there are. A field further inside is told with its place."""
+    if "unknown field" not in problem or " at `$" in problem:
+        return ""
+    kinds = [each for each in get_args(kind) or (kind,) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    names = dict.fromkeys(name for each in kinds for name in each.__struct_encode_fields__)
+    return f"; there are {', '.join(names)}" if names else ""
