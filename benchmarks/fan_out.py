@@ -1,4 +1,4 @@
-"""What a sub-agent costs: one parent and 1 to 100 children side by side on SQLite, and the same agent alone.
+"""What a sub-agent costs: one parent with 1 to 100 children side by side on SQLite, compared with the same agent alone.
 
 Run: uv run python benchmarks/fan_out.py [--quick]
 """
@@ -33,13 +33,13 @@ async def search(query: str) -> str:
 
 
 def child() -> Agent[Any, str, Any]:
-    """Two steps: a call of a tool, and the answer."""
+    """An agent of two steps: a tool call, and the answer."""
     script = [reply(TEXT, calls=[call("search", QUERY, id="call_0")]), reply(DONE)]
     return Agent(name="child", description="Looks things up.", model=ScriptedModel(script), tools=[search])
 
 
 def parent(children: int) -> Agent[Any, str, Any]:
-    """Delegates to so many children at once, and is done when they are."""
+    """An agent that delegates to this many children at once, and is done when they are."""
     calls = [call("subagent__child", {"message": "go"}, id=f"call_{number}") for number in range(children)]
     script = [reply(TEXT, calls=calls), reply(DONE)]
     return Agent(name="parent", model=ScriptedModel(script), tools=[child().as_tool()])
@@ -54,14 +54,14 @@ async def timed(helix: Executor, agent: Agent[Any, str, Any]) -> float:
 
 
 async def alone(helix: Executor, sessions: int) -> float:
-    """Seconds per session when so many of the child agent run at the same time, each on its own."""
+    """Seconds per session when this many sessions of the child agent run at the same time, each on its own."""
     begin = time.perf_counter()
     await asyncio.gather(*(timed(helix, child()) for _ in range(sessions)))
     return (time.perf_counter() - begin) / sessions
 
 
 async def measure(rounds: int) -> dict[str, float]:
-    """All figures: in turns, so that what disturbs a round disturbs all sides."""
+    """All figures, measured in alternation, so that a disturbance affects all sides."""
     costs: dict[str, list[float]] = {}
 
     def note(name: str, seconds: float) -> float:
@@ -82,7 +82,7 @@ async def measure(rounds: int) -> dict[str, float]:
                     repeats = max(1, 20 // width)
                     per_session[width] = statistics.median([await alone(helix, width) for _ in range(repeats)])
                     whole = statistics.median([await timed(helix, parent(width)) for _ in range(repeats)])
-                    # The parent takes two steps of its own, as one of the children does when it is alone.
+                    # The parent takes two steps of its own, like one of the children alone.
                     per_child[width] = (whole - per_session[1]) / width
                     note(f"child_us_{width}", per_child[width] * 1e6)
                     note(f"alone_us_{width}", per_session[width] * 1e6)

@@ -1,4 +1,4 @@
-"""The floor our store is measured against: the same rows and bytes, written by hand with nothing else around them."""
+"""The floor for our store: the same rows and bytes, written by hand with nothing else around them."""
 
 import asyncio
 import threading
@@ -26,14 +26,14 @@ CREATE TABLE checkpoints (
 CREATE TABLE streams (key INTEGER PRIMARY KEY, latest INTEGER NOT NULL, batch INTEGER NOT NULL, filler TEXT NOT NULL);
 CREATE TABLE chunks (id INTEGER PRIMARY KEY, first INTEGER NOT NULL, bodies TEXT NOT NULL);
 """
-# As many bytes as a session's row has in our table beside the columns above.
+# As many bytes as a session's row has in our table besides the columns above.
 FILLER = "x" * 60
-# How many chunks a step's row of them holds; the floor only counts with it.
+# How many chunks a step's chunk row stands for; the floor uses it only to count.
 CHUNKS = 8
 
 
 class FloorWriter:
-    """One thread, one connection, one queue; what is waiting shares a transaction."""
+    """One thread, one connection, one queue; everything that waits shares a transaction."""
 
     def __init__(self, path: str, synchronous: str = "FULL") -> None:
         self._connection = apsw.Connection(path, statementcachesize=256)
@@ -111,8 +111,8 @@ class FloorSession:
         chunks: str | None = None,
         usage: str | None = None,
     ) -> None:
-        """One step: the session's row by compare-and-set, the messages, the state write, the checkpoint, and what the
-        step streamed and used."""
+        """Commit one step: the session's row by compare-and-set, the messages, the state write, the checkpoint, and
+        what the step streamed and used."""
 
         def work(connection: apsw.Connection) -> None:
             version, messages = self._version, self._messages

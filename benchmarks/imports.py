@@ -1,4 +1,4 @@
-"""What `import helix_agents` costs, as a ratio to importing the two libraries it stands on.
+"""What `import helix_agents` costs, as a ratio to importing the two libraries it builds on.
 
 Run: uv run python benchmarks/imports.py [--quick]
 """

@@ -22,15 +22,15 @@ class Peer(Protocol):
     """One framework, set up once."""
 
     async def run(self, steps: int) -> float:
-        """Seconds that a fresh session of so many model calls takes, all but the last followed by a tool call."""
+        """Seconds that a fresh session takes with this many model calls, all but the last followed by a tool call."""
         ...
 
 
 class LangGraph:
-    """LangGraph's own agent with its SQLite saver, in its default durability: the next step begins before the last one
-    is stored. It is deprecated in favour of LangChain's, and still what its guides of years begin with.
+    """LangGraph's own agent with its SQLite saver, in its default durability: the next step starts before the last one
+    is stored. It is deprecated in favour of LangChain's agent, but years of its guides start with it.
 
-    The reply is streamed, but for the longest session: over a thousand steps streaming alone takes minutes.
+    The reply is streamed, except in the longest session: over a thousand steps, streaming alone takes minutes.
     """
 
     def __init__(self, saver: Any) -> None:
@@ -90,7 +90,7 @@ class LangGraph:
 
 
 class LangChain(LangGraph):
-    """LangChain's agent, which runs on LangGraph and is what that recommends today; the same saver and settings."""
+    """LangChain's agent, which runs on LangGraph and which LangGraph recommends today; same saver and settings."""
 
     def _agent(self, model: Any, saver: Any) -> Any:
         from langchain.agents import create_agent
@@ -99,7 +99,7 @@ class LangChain(LangGraph):
 
 
 class PydanticAI:
-    """Pydantic AI's agent, which keeps nothing; the reply is streamed."""
+    """Pydantic AI's agent, which stores nothing; the reply is streamed."""
 
     def __init__(self) -> None:
         from pydantic_ai import Agent
@@ -180,7 +180,7 @@ async def search(query: str) -> str:
 
 
 def peer_rounds(steps: int, rounds: int) -> int:
-    """How often a session of so many steps is measured: one that is soon over more often, the longest once."""
+    """How often a session of this many steps is measured: short ones more often, the longest once."""
     return 1 if steps >= 1_000 else 4 * rounds if steps <= 10 else rounds
 
 

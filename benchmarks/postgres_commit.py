@@ -47,12 +47,12 @@ SELECT checkpoint, $1::text, $2::text, $8::text, $5::bigint, status, message_cou
     $4::bigint
 FROM s RETURNING id
 """
-# As many bytes as a session's row has in our table beside the columns above.
+# As many bytes as a session's row has in our table besides the columns above.
 _FILLER = "x" * 160
 
 
 class ByHand:
-    """The same rows and bytes, as one statement that somebody wrote for nothing else."""
+    """The same rows and bytes, in one statement written by hand for this purpose alone."""
 
     def __init__(self, raw: Any, number: int) -> None:
         self._raw = raw

@@ -1,4 +1,4 @@
-"""What a step of an agent costs on Postgres, beside LangGraph with its Postgres saver in the same run."""
+"""What a step of an agent costs on Postgres, compared with LangGraph and its Postgres saver in the same run."""
 
 import asyncio
 import statistics
@@ -22,7 +22,7 @@ WINDOW = 40
 
 
 async def measure(*, rounds: int, patience: float) -> dict[str, float]:
-    """Microseconds per step, and how many times ours a step of LangGraph is, on a server that syncs every commit."""
+    """Microseconds per step, and the ratio of LangGraph's step to ours, on a server that syncs every commit."""
     service = PostgresService(durable=True)
     await asyncio.to_thread(service.start)
     try:
@@ -40,7 +40,7 @@ async def measure(*, rounds: int, patience: float) -> dict[str, float]:
                     found[f"langgraph_step_us_{steps}"].append(theirs * 1e6)
                     found[f"vs_langgraph_{steps}"].append(theirs / mine)
             for _ in range(max(rounds, 2)):
-                # Early steps on both sides of the late ones, so that what slows the machine down meanwhile is in both.
+                # Early steps before and after the late ones, so that a machine that slows down meanwhile affects both.
                 before = (await ours.step_times(WINDOW + 10))[5 : 5 + WINDOW]
                 late = (await ours.step_times(1_000))[-2 * WINDOW :]
                 after = (await ours.step_times(WINDOW + 10))[5 : 5 + WINDOW]

@@ -1,4 +1,4 @@
-"""How soon a bare Postgres tells another process that something happened: what our streams are measured against."""
+"""How soon a bare Postgres notifies another process: the floor for our streams."""
 
 import asyncio
 import statistics
@@ -16,7 +16,7 @@ __all__ = ["FLUSH", "listen", "raw_notify"]
 
 
 async def listen(job: Job, url: str, count: int) -> list[float]:
-    """Milliseconds between each notification's sending and its hearing."""
+    """Milliseconds from sending to hearing each notification."""
     raw = await asyncpg.connect(url)
     heard: list[float] = []
     done = asyncio.Event()
@@ -34,7 +34,7 @@ async def listen(job: Job, url: str, count: int) -> list[float]:
 
 
 async def raw_notify(url: str, *, quick: bool) -> dict[str, float]:
-    """A row inserted and a notification sent in one statement, and heard in another process."""
+    """A row inserted and a notification sent in one statement, and received in another process."""
     count = 100 if quick else 1_000
     raw = await asyncpg.connect(url)
     await raw.execute("CREATE TABLE bench_rows (id bigserial PRIMARY KEY, body text)")

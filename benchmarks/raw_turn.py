@@ -1,4 +1,4 @@
-"""A bare Temporal workflow with the activities of one-tool steps and nothing in them, to measure ours against."""
+"""A bare Temporal workflow with the activities of one-tool steps, all of them empty, as the floor for ours."""
 
 from datetime import timedelta
 from typing import Any

@@ -13,7 +13,7 @@ Commit = Callable[[], Awaitable[None]]
 Prepare = Callable[[int], object]
 
 
-# Nothing but the commands of a step commit: hash fields and list items, as many and as long.
+# Only the commands of a step commit: the same number of hash fields and list items, of the same length.
 BY_HAND = """
 local at = 1
 while at <= #ARGV do
@@ -35,14 +35,14 @@ class HandWritten:
         self._step = 0
 
     async def commit(self) -> None:
-        """Make and encode the same objects, as any step has to, then nothing but the call with as many bytes."""
+        """Create and encode the same objects, as any step must, then make only the call with as many bytes."""
         self._step += 1
         self._prepare(self._step)
         await self._client.execute_command(*self._command)
 
 
 async def captured(store: RedisStateStore, commit: Commit) -> tuple[list[str], list[Any]]:
-    """The keys and commands of one commit, without what it expects."""
+    """The keys and commands of one commit, without the conditions it checks."""
     sender: Any = store.server._sender
     sent: list[tuple[Any, ...]] = []
     send = sender.send
@@ -68,7 +68,7 @@ async def captured(store: RedisStateStore, commit: Commit) -> tuple[list[str], l
 
 
 async def measure(quick: bool, make_session: Any, pairs: Any, prepare: Prepare) -> dict[str, float]:
-    """All figures for Redis; sessions, pairs and what a step has to encode are those of the other backends."""
+    """All figures for Redis; sessions, pairs and what a step must encode are those of the other backends."""
     count, times = (20, 40) if quick else (40, 150)
     with RedisService() as service:
         seam = CountingSeam()

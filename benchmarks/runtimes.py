@@ -1,10 +1,11 @@
-"""What a step costs on each runtime, against what its engine costs by itself.
+"""What a step costs on each runtime, compared with what its engine costs by itself.
 
 Run: uv run python benchmarks/runtimes.py [--quick]
 
 One step is a model call, a tool and a commit. Beside it runs a bare DBOS workflow with as many steps as our loop asks
-for effects, each of which does nothing: the ratio says what the agent costs on top of its engine. DBOS is spared the
-commit of a whole step, which the store remembers; against a bare workflow without that step the ratio is given, too.
+for effects, each of which does nothing: the ratio says what the agent costs on top of its engine. Our DBOS runtime does
+not record the commit of a whole step, because the store remembers it, so the ratio to a bare workflow without that step
+is given as well.
 """
 
 import argparse
@@ -55,13 +56,13 @@ async def look_up(topic: str) -> str:
 
 
 def agent(steps: int) -> AnyAgent:
-    """Calls its tool in every step but the last."""
+    """An agent that calls its tool in every step but the last."""
     script = [call("look_up", {"topic": f"t{number}"}) for number in range(steps - 1)]
     return Agent(name="stepper", model=ScriptedModel([*script, "Done."]), tools=[look_up], max_steps=steps + 1)
 
 
 def executed(helix: Any) -> Run:
-    """Runs a session of so many steps; answers seconds."""
+    """A function that runs a session of a number of steps and returns the seconds it took."""
 
     async def run(steps: int) -> float:
         stepper = agent(steps)
@@ -83,7 +84,7 @@ async def _bare(effects: int) -> None:
 
 
 def bare(per_step: int) -> Run:
-    """So many DBOS steps for each of ours, and one for the beginning, with nothing in them."""
+    """A function that runs this many empty DBOS steps for each of ours, and one for the beginning."""
 
     async def run(steps: int) -> float:
         begun = time.perf_counter()
@@ -95,7 +96,7 @@ def bare(per_step: int) -> Run:
 
 @asynccontextmanager
 async def runtimes(folder: Path) -> AsyncGenerator[dict[str, Run]]:
-    """Each runtime on a SQLite file of its own, one that survives a power cut."""
+    """Each runtime on its own SQLite file, with settings that survive a power cut."""
     async with (
         Executor.open(f"sqlite:///{folder}/in_process.db", janitor_seconds=None) as here,
         DBOSAgentExecutor.open(f"sqlite:///{folder}/dbos.db", janitor_seconds=None) as there,
@@ -109,7 +110,7 @@ async def runtimes(folder: Path) -> AsyncGenerator[dict[str, Run]]:
 
 
 async def measure(rounds: int, steps: int) -> dict[str, float]:
-    """Milliseconds per step, the runtimes taking turns so that a busy machine is busy for all of them."""
+    """Milliseconds per step; the runtimes alternate, so that a busy machine is busy for all of them."""
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         async with runtimes(Path(folder)) as all_of_them:
@@ -146,7 +147,7 @@ def main() -> None:
     figures: dict[str, float] = asyncio.run(measure(3 if quick else 9, 20 if quick else 50))
     figures |= {"in_process.lines": lines_of("in_process"), "dbos.lines": lines_of("dbos")}
     figures |= {"shared.lines": lines_of("executor"), "temporal.lines": lines_of("temporal")}
-    # Here, as the workflow it measures beside ours wants a module of its own.
+    # Imported here, because the workflow that it measures beside ours needs its own module.
     import temporal_runtime
 
     with TemporalService() as service:

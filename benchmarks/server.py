@@ -1,4 +1,4 @@
-"""What the agent server adds to HTTP: chunks a second and the first chunk, beside a bare endpoint of the same bytes.
+"""What the agent server adds to HTTP: chunks per second and the first chunk, beside a bare endpoint of the same bytes.
 
 Run: uv run python benchmarks/server.py [--quick]
 """
@@ -36,7 +36,7 @@ OURS, BARE = f"/agents/sse?sessionId={SESSION}", "/bare"
 
 
 def serve(port_to: Connection, store: str, chunks: int) -> None:
-    """A process with both endpoints: a stored stream of so many chunks, and its frames from a list."""
+    """A process with both endpoints: a stored stream with this many chunks, and the same frames from a list."""
     holding = asyncio.Event()
 
     async def pace(event: ModelEvent) -> None:
@@ -96,7 +96,7 @@ def serve(port_to: Connection, store: str, chunks: int) -> None:
 
 
 async def read(port: int, path: str) -> tuple[float, float, int]:
-    """Seconds to the first frame and to the end, and how many chunks came."""
+    """Seconds to the first frame and to the end, and how many chunks arrived."""
     begun = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
@@ -120,7 +120,7 @@ async def deliver(port: int, path: str, readers: int) -> tuple[float, float]:
 
 
 async def compare(port: int, readers: int, rounds: int, chunks: int) -> dict[str, float]:
-    """Both endpoints in turns, so that whatever else the machine does falls on both."""
+    """Measure both endpoints alternately, so that other load on the machine affects both."""
     ours: list[tuple[float, float]] = []
     bare: list[tuple[float, float]] = []
     for _ in range(rounds):
@@ -147,7 +147,7 @@ async def resident(port: int) -> int:
 
 
 async def idle_streams(port: int, count: int) -> float:
-    """Kilobytes of the server for each reader of a stream on which nothing happens."""
+    """Kilobytes of server memory per reader of an idle stream."""
     before = await resident(port)
     opened = []
     for _ in range(count):
@@ -165,7 +165,7 @@ async def measure(port: int, *, quick: bool, chunks: int) -> dict[str, Any]:
     """All figures of one run."""
     rounds = 41 if quick else 101
     await compare(port, 1, 1, chunks)
-    # First, while the process has not yet kept memory that it needed for something else.
+    # First, before the process has kept memory that it needed for something else.
     idle = await idle_streams(port, 200 if quick else 900)
     figures: dict[str, Any] = {str(n): await compare(port, n, rounds if n == 1 else 3, chunks) for n in READERS}
     return {**figures, "idle_stream_kb": idle}

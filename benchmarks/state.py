@@ -1,4 +1,4 @@
-"""What shared state costs on SQLite: against one bare transaction, a bare read, and LangGraph's store, in turns.
+"""What shared state costs on SQLite: compared alternately with a bare transaction, a bare read, and LangGraph's store.
 
 Run: uv run --group bench python benchmarks/state.py [--quick]
 """
@@ -26,7 +26,7 @@ Act = Callable[[], Awaitable[None]]
 
 
 class Floor:
-    """One fsynced transaction of as many bytes on a bare connection, on a thread, as a store would have it."""
+    """One fsynced transaction of as many bytes on a bare connection, on a thread, as a store would run it."""
 
     def __init__(self, path: Path) -> None:
         self._connection = apsw.Connection(str(path))
@@ -76,7 +76,7 @@ class Ours:
 
 
 class LangGraphStore:
-    """LangGraph's SQLite store, which keeps neither versions nor history, quota, events or an audit log."""
+    """LangGraph's SQLite store, which keeps no versions, history, quota, events or audit log."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -101,7 +101,7 @@ class LangGraphStore:
 
 
 def at_once(act: Act, clients: int = CLIENTS) -> Act:
-    """Several clients of one store who do the same at the same moment, each with a key of its own."""
+    """Several clients of one store that do the same at the same moment, each with its own key."""
 
     async def acts() -> None:
         await asyncio.gather(*(act() for _ in range(clients)))
@@ -120,7 +120,7 @@ async def timed(act: Act, times: int) -> float:
 
 
 async def in_turns(acts: dict[str, Act], rounds: int, times: int) -> dict[str, list[float]]:
-    """Medians of each act, round by round; each goes first in some round."""
+    """Medians of each act, round by round; the acts take turns in going first."""
     for act in acts.values():
         await timed(act, times)
     taken: dict[str, list[float]] = {name: [] for name in acts}
@@ -138,7 +138,7 @@ def ratio(taken: dict[str, list[float]], one: str, other: str) -> float:
 
 
 async def watch_latency(url: str, times: int) -> float:
-    """Median seconds from a set to the moment another client sees it."""
+    """Median seconds from a set until another client sees it."""
     async with open_state(url, agent="reader") as reader, open_state(url, agent="writer") as writer:
         watch = await reader.shared.watch("w")
         began: dict[str, float] = {}

@@ -1,7 +1,8 @@
-"""What a step of an agent costs besides its model: against the bare transaction, and against other frameworks.
+"""What a step of an agent costs besides its model, compared with a bare transaction and with other frameworks.
 
 Run: uv run python benchmarks/step_overhead.py [--quick]
-With the other frameworks beside it: uv run --group bench python benchmarks/step_overhead.py [--quick]
+
+To compare with the other frameworks: uv run --group bench python benchmarks/step_overhead.py [--quick]
 """
 
 import argparse
@@ -50,7 +51,7 @@ Run = Callable[[int], Awaitable[float]]
 
 
 class Effort(NamedTuple):
-    """How long to measure; a session of another framework that is likely to take longer than `patience` is left out."""
+    """How long to measure. A session of another framework that is likely to take longer than `patience` is left out."""
 
     rounds: int
     resumes: int
@@ -76,7 +77,7 @@ async def per_step_side_by_side(run: Run) -> float:
 
 
 async def measure_steps(sides: dict[str, Run], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds per step of every side at every length, in turns, so that what disturbs a round disturbs all sides."""
+    """Seconds per step of every side at every length, in alternation, so that a disturbance affects all sides."""
     found: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in sides}
     for number in range(rounds):
         for name in sides if number % 2 else reversed(sides):
@@ -87,7 +88,7 @@ async def measure_steps(sides: dict[str, Run], rounds: int) -> dict[str, dict[st
 
 
 async def measure_flatness(ours: Steps, rounds: int) -> float:
-    """A late step of a long session over an early one of the session that follows at once."""
+    """A late step of a long session relative to an early one of the session that follows immediately."""
     ratios: list[float] = []
     for _ in range(rounds):
         late = (await ours.step_times(1_000))[-WINDOW:]
@@ -97,10 +98,10 @@ async def measure_flatness(ours: Steps, rounds: int) -> float:
 
 
 async def measure_resume(folder: Path, steps: int, times: int) -> tuple[float, float, float]:
-    """Seconds that an executor which never saw the session takes from `resume` to its model, and that it takes to open
-    the file and read the same rows; the ratio."""
+    """Seconds from `resume` to the model call in an executor that never saw the session, seconds to open the file and
+    read the same rows, and the ratio."""
     file = folder / f"resume-{steps}.db"
-    # No janitor: it would resume what somebody answered, if making all these sessions takes long.
+    # No janitor: it would resume answered sessions if creating all of them takes long.
     async with stepping(f"sqlite:///{file}", janitor_seconds=None) as ours:
         sessions = [await ours.suspended(steps) for _ in range(times + 1)]
     measured: list[tuple[float, float]] = []
@@ -131,7 +132,7 @@ async def count_writes(folder: Path, steps: int) -> dict[str, float]:
 async def measure_peers(
     ours: dict[str, Steps], peers: dict[str, Peer], effort: Effort
 ) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
-    """Microseconds per step of each peer, and how many times ours that is, which runs right before it."""
+    """Microseconds per step of each peer, and its ratio to ours, which runs right before it."""
     costs: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in peers}
     times: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ours}
     for name, peer in peers.items():
@@ -149,7 +150,7 @@ async def measure_peers(
 
 
 async def measure(effort: Effort) -> dict[str, Any]:
-    """All figures, by backend; the other frameworks by name."""
+    """All figures by backend, and of the other frameworks by name."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         async with AsyncExitStack() as opened:
@@ -196,7 +197,7 @@ def _medians(groups: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, f
 
 
 def _compared(mine: dict[str, list[float]], floor: dict[str, list[float]]) -> dict[str, float]:
-    """Microseconds per step, and ratios to the floor of the same round; `ratio_floor` is that of a thousand steps."""
+    """Microseconds per step, and ratios to the floor of the same round; `ratio_floor` is for a thousand steps."""
     figures: dict[str, float] = {}
     for kind, seconds in mine.items():
         figures[f"step_us_{kind}"] = statistics.median(seconds) * 1e6

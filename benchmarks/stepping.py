@@ -1,4 +1,4 @@
-"""A scripted agent that takes as many steps as it is told, and the same bytes written by hand."""
+"""A scripted agent that takes a given number of steps, and the same bytes written by hand."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ def confirm(question: str) -> str:
 class Steps:
     """Runs sessions of our agent: a tool call in every step but the last.
 
-    At each model call `probe` is asked; what it said last is in `probed`.
+    `probe` is called at each model call; `probed` has what it returned.
     """
 
     def __init__(self, helix: Executor, probe: Callable[[], Any] = time.perf_counter) -> None:
@@ -50,9 +50,9 @@ class Steps:
         self.probed: list[Any] = []
 
     def agent(self, steps: int, *, suspends: bool = False) -> Agent[Any, str, Any]:
-        """An agent for so many steps; one that suspends asks its client in the last of them, and then is done.
+        """An agent for this many steps. One that suspends asks its client in the last of them, and is then done.
 
-        It is set up once, as the agents of the other frameworks are.
+        It is set up once, like the agents of the other frameworks.
         """
         known = self._agents.get((steps, suspends))
         if known is None:
@@ -71,7 +71,7 @@ class Steps:
         return Agent(name="bench", model=ScriptedModel(script), tools=[search, confirm], max_steps=steps + 2)
 
     async def run(self, steps: int) -> float:
-        """Seconds that a fresh session of so many steps takes."""
+        """Seconds that a fresh session of this many steps takes."""
         agent = self.agent(steps)
         begin = time.perf_counter()
         handle = await self._helix.execute(agent, "go", f"session-{next(_sessions)}")
@@ -85,7 +85,7 @@ class Steps:
         return [after - before for before, after in pairwise(self.probed)]
 
     async def suspended(self, steps: int) -> str:
-        """A session with so many steps behind it whose client has answered, but that nobody has resumed yet."""
+        """A session of this many steps whose client has answered, but that has not been resumed yet."""
         session_id = f"session-{next(_sessions)}"
         handle = await self._helix.execute(self.agent(steps, suspends=True), "go", session_id)
         await handle.result()
@@ -106,7 +106,7 @@ class Steps:
 async def stepping(
     url: str, *, seam: Any = None, probe: Callable[[], Any] = time.perf_counter, **settings: Any
 ) -> AsyncIterator[Steps]:
-    """An executor with the default settings but for these, on a backend whose statements pass the seam."""
+    """An executor with default settings except for these, on a backend whose statements pass through the seam."""
     async with (
         await open_backend(url, seam=seam) as backend,
         Executor(state=backend.state, streams=backend.streams, usage=backend.usage, **settings) as helix,
@@ -115,7 +115,7 @@ async def stepping(
 
 
 class WriteSeam:
-    """Counts write transactions of SQLite: those that touch the state, and those that only flush a stream."""
+    """Counts SQLite's write transactions: those that touch the state, and those that only flush a stream."""
 
     def __init__(self) -> None:
         self.writes = self.flushes = 0
@@ -173,7 +173,7 @@ class Floor:
         self._step = step
 
     async def run(self, steps: int) -> float:
-        """Seconds that a session of so many steps takes."""
+        """Seconds that a session of this many steps takes."""
         session = FloorSession(self._writer, next(_sessions))
         messages, chunks, usage = self._step
         begin = time.perf_counter()
@@ -185,7 +185,7 @@ class Floor:
 
 
 def read_raw(file: Path, session_id: str) -> float:
-    """Seconds that it takes to open the file and read the rows a resume needs, with nothing made of them."""
+    """Seconds to open the file and read the rows that a resume needs, without processing them."""
     begin = time.perf_counter()
     connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
     rows = connection.execute("SELECT * FROM __agents_sessions WHERE session_id = ?", (session_id,)).fetchall()

@@ -1,4 +1,4 @@
-"""How many bytes a conversation takes on disk, what a branch adds, and what deleting leaves behind.
+"""How many bytes a conversation takes on disk, what a branch adds, and what a deletion leaves behind.
 
 Run: uv run python benchmarks/storage.py [--quick]
 """
@@ -59,7 +59,7 @@ def size_of(path: Path) -> int:
 
 
 def files_with(word: str, folder: Path) -> int:
-    """How many files hold this word."""
+    """How many files contain this word."""
     return sum(word.encode() in file.read_bytes() for file in folder.iterdir() if file.is_file())
 
 
@@ -87,7 +87,7 @@ async def conversation(folder: Path, turns: int) -> dict[str, float]:
 
 
 async def growing_state(folder: Path, steps: int) -> dict[str, float]:
-    """One list that grows by 100 bytes a step: bytes on disk, and the cost of late commits over early ones."""
+    """One list that grows by 100 bytes per step: bytes on disk, and the cost of late commits relative to early ones."""
     path = folder / "state.db"
     store = await SQLiteStateStore.open(path)
     await store.create_session("grow", CreateSession(agent_type="writer"))
@@ -104,7 +104,7 @@ async def growing_state(folder: Path, steps: int) -> dict[str, float]:
     assert len((await store.load_state("grow")).custom_state["notes"]) == steps
     await store.vacuum()
     await store.close()
-    # Medians around both steps: one commit alone measures the disk's mood.
+    # Medians around both steps: a single commit would mostly measure the disk.
     late, early = statistics.median(seconds[-100:]), statistics.median(seconds[5:105])
     return {"bytes_growing_state": size_of(path), "flatness_state": late / early}
 

@@ -112,12 +112,12 @@ async def timed(commits: list[Commit], times: int) -> float:
 
 
 async def pairs(ours: list[Commit], floor: list[Commit], count: int, times: int) -> tuple[float, float, float]:
-    """Median seconds per commit of both sides and of their ratio, measured in turns."""
+    """Median seconds per commit of both sides, and the median of their ratio, measured alternately."""
     await timed(ours, times)
     await timed(floor, times)
     measured: list[tuple[float, float]] = []
     for number in range(count):
-        # Each side goes first every other time, so that neither always meets the other's dirty pages.
+        # The sides go first alternately, so that neither always meets the other's dirty pages.
         if number % 2:
             measured.append((await timed(ours, times), await timed(floor, times)))
         else:
@@ -167,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="less than a minute")
     quick = parser.parse_args().quick
-    # Here, as this module measures with what is defined above.
+    # Imported here, because that module measures with what is defined above.
     import postgres_commit
 
     figures = {

@@ -1,4 +1,4 @@
-"""What a stream costs: how soon another process sees a chunk, how many flushes tokens take, what waiting takes.
+"""What a stream costs: how soon another process sees a chunk, how many flushes tokens take, and what waiting costs.
 
 Run: uv run python benchmarks/streams.py [--quick]
 """
@@ -23,7 +23,7 @@ from helix_agents.testing.seams import CountingSeam
 from helix_agents.testing.workers import Job, Processes
 
 STREAM, RUN = "session-1", "run-1"
-# The one statement of each backend that every flush sends once.
+# The statement of each backend that every flush sends exactly once.
 ONCE_PER_FLUSH = ("COMMIT", "append", "atomic append", postgres_streams.FLUSH)
 BACKENDS = {
     "memory": "memory://streams",
@@ -34,7 +34,7 @@ BACKENDS = {
 
 
 def stamped() -> TextDelta:
-    """A delta that says when it was written, on the clock that all processes of a machine share."""
+    """A delta that carries the time at which it was written, on the clock that all processes of a machine share."""
     return TextDelta(session_id=STREAM, run_id=RUN, agent_type="writer", step=1, delta=str(time.monotonic_ns()))
 
 
@@ -44,7 +44,7 @@ def stamped() -> TextDelta:
 
 
 async def follow(job: Job | None, url: str) -> list[float]:
-    """Read to the end; answers the milliseconds between writing and reading of each chunk written since this began."""
+    """Read to the end; returns the milliseconds from writing to reading of each chunk written since this started."""
     async with await open_backend(url) as backend:
         while (reader := await backend.streams.create_reader(STREAM)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -54,7 +54,7 @@ async def follow(job: Job | None, url: str) -> list[float]:
 
 
 async def follow_raw(job: Job, url: str, chunks: int) -> list[float]:
-    """The same for a bare Redis stream, read by the plain driver as it blocks."""
+    """The same for a bare Redis stream, read by the plain driver with blocking reads."""
     async with Redis.from_url(url) as client:
         found: list[float] = []
         last = b"0"
@@ -66,7 +66,7 @@ async def follow_raw(job: Job, url: str, chunks: int) -> list[float]:
 
 
 async def wait_in_vain(job: Job | None, url: str, seconds: float) -> dict[str, float]:
-    """Wait at the end of a stream that nobody writes to; answers what that took of the processor and the store."""
+    """Wait at the end of a stream that no process writes to; returns the processor time and store calls used."""
     seam = CountingSeam()
     async with await open_backend(url, seam=seam) as backend:
         reader = await backend.streams.create_reader(STREAM)
@@ -90,7 +90,7 @@ async def wait_in_vain(job: Job | None, url: str, seconds: float) -> dict[str, f
 
 
 async def delays(url: str, processes: Processes | None, *, chunks: int, flush: bool) -> dict[str, float]:
-    """Milliseconds from writing to reading: each chunk flushed by itself, or as the writer's buffer lets them go."""
+    """Milliseconds from writing to reading: each chunk flushed by itself, or as the writer's buffer releases them."""
     async with await open_backend(url) as backend:
         await backend.streams.delete_stream(STREAM)
         writer = await backend.streams.create_writer(STREAM, RUN, "writer")
@@ -122,7 +122,7 @@ async def raw_delays(url: str, processes: Processes, chunks: int) -> dict[str, f
 
 
 async def read(processes: Processes | None, url: str) -> list[float]:
-    """Read the stream in another process, or here where the data cannot leave."""
+    """Read the stream in another process, or in this one if the data cannot leave it."""
     if processes is None:
         return await follow(None, url)
     (outcome,) = await processes.run("streams:follow", [{"url": url}])
@@ -131,7 +131,7 @@ async def read(processes: Processes | None, url: str) -> list[float]:
 
 
 async def flushes(url: str) -> int:
-    """Flushes that 1,000 deltas over one second cost."""
+    """How many flushes 1,000 deltas over one second cost."""
     seam = CountingSeam()
     async with await open_backend(url, seam=seam) as backend:
         await backend.streams.delete_stream(STREAM)
@@ -146,7 +146,7 @@ async def flushes(url: str) -> int:
 
 
 async def throughput(url: str, chunks: int) -> int:
-    """Chunks per second that one writer stores when nobody paces it."""
+    """Chunks per second that one writer stores if nothing slows it down."""
     async with await open_backend(url) as backend:
         await backend.streams.delete_stream(STREAM)
         writer = await backend.streams.create_writer(STREAM, RUN, "writer")
@@ -160,7 +160,7 @@ async def throughput(url: str, chunks: int) -> int:
 
 
 async def waiting(url: str, processes: Processes | None, seconds: float) -> dict[str, float]:
-    """What a reader takes while nothing happens."""
+    """What a reader costs while nothing happens."""
     async with await open_backend(url) as backend:
         await backend.streams.delete_stream(STREAM)
         await backend.streams.create_writer(STREAM, RUN, "writer")
@@ -172,7 +172,7 @@ async def waiting(url: str, processes: Processes | None, seconds: float) -> dict
 
 
 async def measure(name: str, url: str, *, quick: bool) -> dict[str, Any]:
-    """All figures of one backend; its readers are in another process where its data can be."""
+    """All figures of one backend; its readers run in another process if its data can be read there."""
     with Processes(preload=["streams"]) as other:
         processes = other if name != "memory" else None
         chunks = 100 if quick else 1_000
@@ -188,7 +188,7 @@ async def measure(name: str, url: str, *, quick: bool) -> dict[str, Any]:
 
 
 def raw(figures: dict[str, Any], which: str) -> str:
-    """What the technology takes by itself, where that was measured."""
+    """What the technology takes by itself, if that was measured."""
     found = figures["raw_latency_ms"]
     return "" if found is None else f"{found[which]} ms"
 
@@ -203,7 +203,7 @@ def main() -> None:
         for name, url in BACKENDS.items():
             at = url.format(folder=Path(folder), postgres=postgres.new_url(), redis=redis.url)
             figures[name] = asyncio.run(measure(name, at, quick=quick))
-        # What the server itself takes to tell another process, with nothing of ours around it.
+        # What the server itself takes to notify another process, without any of our code around it.
         figures["postgres"]["raw_notify_ms"] = asyncio.run(postgres_streams.raw_notify(postgres.url, quick=quick))
     rows = {
         "stored and seen elsewhere, p50 (aim < 10 ms)": lambda f: f"{f['latency_ms']['p50']} ms",

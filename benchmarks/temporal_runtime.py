@@ -1,4 +1,4 @@
-"""What a step costs on Temporal: one-tool steps on SQLite, and a bare workflow with as many activities, in turns.
+"""What a step costs on Temporal: one-tool steps on SQLite, alternating with a bare workflow of as many activities.
 
 Run: uv run python benchmarks/temporal_runtime.py [--quick]
 """
@@ -33,7 +33,7 @@ async def search(query: str) -> str:
 
 
 def worker(steps: int) -> Agent[Any, str, Any]:
-    """So many steps with a tool each, and the answer."""
+    """An agent of this many steps with a tool call each, and the answer."""
     calls = [call("search", {"query": "tides"}, id=f"call_{number}") for number in range(steps)]
     script = [*(reply("I look. ", calls=[each]) for each in calls), reply("Done.")]
     return Agent(name="worker", model=ScriptedModel(script), tools=[search], max_steps=steps + 1)
@@ -60,7 +60,8 @@ async def history_bytes(client: Client, workflow_id: str) -> int:
 
 
 async def measure(address: str, *, rounds: int, steps: int) -> dict[str, float]:
-    """Medians over rounds in which both sides take turns; a step is what a longer run takes more, divided by steps."""
+    """Medians over rounds in which both sides alternate; the cost of a step is what a longer run takes more, divided by
+    its additional steps."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/helix.db"
         client = await Client.connect(address)

@@ -1,4 +1,4 @@
-"""How much several worker processes do on one Postgres: sessions of twenty steps, all at once.
+"""How much work several processes do on one Postgres: sessions of twenty steps, all at once.
 
 Run: uv run python benchmarks/workers.py [--quick]
 """
@@ -20,11 +20,11 @@ from helix_agents.testing.workers import Job, Processes
 WORKERS = 4
 STEPS = 20
 AT_ONCE = 25
-"""Sessions that one worker has going at a time."""
+"""How many sessions one worker runs at a time."""
 
 
 async def work(job: Job, url: str, worker: int, sessions: int) -> dict[str, Any]:
-    """Run sessions until all of this worker's are done; answers the seconds it took and the statements it sent."""
+    """Run all sessions of this worker; returns the seconds it took and the statements it sent."""
     seam = CountingSeam()
     async with (
         await open_backend(url, seam=seam, pool_size=8) as backend,

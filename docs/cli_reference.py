@@ -12,14 +12,15 @@ PAGE = Path(__file__).parent / "reference" / "cli.md"
 
 HEAD = """# The `helix` command
 
-Written by `uv run python docs/cli_reference.py` from the commands themselves; a test keeps it so.
+`uv run python docs/cli_reference.py` writes this page from the commands themselves; a test keeps it up to date.
 
-Every command that touches a store takes `--store URL` and falls back to `HELIX_STORE`, then to `sqlite:///helix.db`.
-With `--json`, standard output carries one JSON document and nothing else, `{"error": {"code", "message"}}` where it
-failed; records have all their fields, lists are `{"items", "total", "offset", "limit", "has_more"}`. What a
-[state capability](state-capabilities.md) refuses, its command prints as agents get it: `{"error": "VersionConflict",
-"message", "recovery", "retryable", "context"}`. An answer goes to standard output, how it goes to standard error.
-Commands that only read or write what is stored need no agents.
+Every command that uses a store takes `--store URL` and falls back to `HELIX_STORE`, then to `sqlite:///helix.db`.
+With `--json`, standard output carries one JSON document and nothing else. If the command fails, the document is
+`{"error": {"code", "message"}}`. Records have all their fields, and lists are
+`{"items", "total", "offset", "limit", "has_more"}`. If a [state capability](state-capabilities.md) refuses a call, its
+command prints the error as agents get it: `{"error": "VersionConflict", "message", "recovery", "retryable",
+"context"}`. Answers go to standard output, progress to standard error. Commands that only read or write stored data
+need no agents.
 """
 
 

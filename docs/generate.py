@@ -20,8 +20,8 @@ def errors_page() -> str:
     lines = [
         "# Errors by code",
         "",
-        "Every error derives from `HelixError` and has a stable `code`, which logs and HTTP answers carry, and says",
-        "whether the same call may be tried again. They are grouped by who has to act, and live in",
+        "Every error derives from `HelixError`. Its `code` is stable and appears in logs and HTTP answers; `retryable`",
+        "says whether the same call may be tried again. Errors are grouped by who has to act, and live in",
         "`helix_agents.domain.errors`. Those of the state capabilities are on [their page](state-capabilities.md).",
     ]
     groups = [group for group in errors.HelixError.__subclasses__() if group.__module__.startswith(errors.__name__)]
@@ -42,9 +42,9 @@ def chunks_page() -> str:
     lines = [
         "# Chunks",
         "",
-        "What a stream is made of. Every chunk also has: " + ", ".join(f"`{name}`" for name in shared) + ".",
+        "A stream consists of chunks. Every chunk also has: " + ", ".join(f"`{name}`" for name in shared) + ".",
         "",
-        "| type | class | says | fields |",
+        "| type | class | meaning | fields |",
         "|---|---|---|---|",
     ]
     for chunk in get_args(chunks.StreamChunk):
@@ -62,14 +62,13 @@ def api_page() -> str:
     lines = [
         "# API",
         "",
-        "Everything you import from `helix_agents`. Besides, there are [chunks](chunks.md) in",
-        "`helix_agents.domain.chunks`, [errors](errors.md) in `helix_agents.domain.errors`, the events of",
-        "[hooks](../concepts/hooks.md) in `helix_agents.agent.hook_events`, what",
-        "[tests of agents](../guides/test-an-agent.md) need in `helix_agents.testing`, what",
-        "[a backend](../guides/write-a-backend.md) or a model adapter implements in `helix_agents.ports`,",
-        "[other models](../guides/choose-a-model.md) in `helix_agents.llm.pydantic_ai`, and what",
-        "[Temporal](../guides/run-on-temporal.md) is told in `helix_agents.runtimes.temporal`.",
-        "The rest of the package is internal.",
+        "Everything you import from `helix_agents`. Other public modules are `helix_agents.domain.chunks` with the",
+        "[chunks](chunks.md), `helix_agents.domain.errors` with the [errors](errors.md),",
+        "`helix_agents.agent.hook_events` with the events of [hooks](../concepts/hooks.md), `helix_agents.testing` for",
+        "[tests of agents](../guides/test-an-agent.md), `helix_agents.ports` with the interfaces of",
+        "[a backend](../guides/write-a-backend.md) or a model adapter, `helix_agents.llm.pydantic_ai` for",
+        "[other models](../guides/choose-a-model.md), and `helix_agents.runtimes.temporal` with the settings of",
+        "[Temporal](../guides/run-on-temporal.md). The rest of the package is internal.",
         "",
     ]
     for name in sorted(homes, key=lambda each: (each.lower(), each)):
@@ -87,13 +86,13 @@ def http_page() -> str:
     lines = [
         "# HTTP",
         "",
-        "What `helix serve` and `AgentServer` answer. The same is at `/openapi.json`, with every field of every",
-        "answer; a test sends what can be generated from it and checks each answer.",
+        "The routes of `helix serve` and `AgentServer`. The server describes them itself at `/openapi.json`, with",
+        "every field of every response; a test generates requests from that document and checks each response.",
         "",
-        "Refusals are JSON: `error` is a sentence for users, `detail` one for developers, `code` is",
-        "[stable](errors.md), `retryable` says whether to try again. Every route may answer 401, 403, 500 and 503.",
-        "Callers send `Authorization: Bearer …`, or what your `authenticate` reads. The page of the",
-        "[console](../guides/watch-in-the-console.md), at `/console` where it is switched on, is no part of this.",
+        "Errors are JSON: `error` is a sentence for users, `detail` is for developers, `code` is",
+        "[stable](errors.md), and `retryable` says whether to try again. Every route may return 401, 403, 500 and 503.",
+        "Callers send `Authorization: Bearer …`, or the credentials that your `authenticate` reads. The",
+        "[console](../guides/watch-in-the-console.md), at `/console` if it is enabled, is not listed here.",
         "",
         "| | | |",
         "|---|---|---|",
@@ -129,7 +128,7 @@ def route_section(path: str, method: str, route: dict[str, Any], schemas: dict[s
             yield f"| `{name}` | {place} | {kind} | {note} |"
     statuses = {status: each for status, each in route["responses"].items() if int(status) not in ALWAYS}
     answers = ", ".join(f"{status} {shape_of_answer(each)}".strip() for status, each in statuses.items())
-    yield from ("", f"Answers: {answers}.")
+    yield from ("", f"Responses: {answers}.")
 
 
 def body_rows(schema: dict[str, Any], schemas: dict[str, Any]) -> list[tuple[str, str, str, bool, str]]:
@@ -140,7 +139,10 @@ def body_rows(schema: dict[str, Any], schemas: dict[str, Any]) -> list[tuple[str
         tag = next((each["enum"][0] for each in form["properties"].values() if len(each.get("enum", ())) == 1), None)
         place = "body" if tag is None else f"body, `{tag}`"
         required = form.get("required", ())
-        rows += [(field, place, shape(each), field in required, "") for field, each in form["properties"].items()]
+        rows += [
+            (field, place, shape(each), field in required, each.get("description", ""))
+            for field, each in form["properties"].items()
+        ]
     return rows
 
 
@@ -168,10 +170,10 @@ def shape(schema: dict[str, Any]) -> str:
 
 def shape_of_answer(response: dict[str, Any]) -> str:
     content = response.get("content", {})
-    if "text/event-stream" in content:
-        return "a stream of events"
     schema = content.get("application/json", {}).get("schema")
-    return "" if schema is None or shape(schema) == "ErrorBody" else shape(schema)
+    record = "" if schema is None or shape(schema) == "ErrorBody" else shape(schema)
+    stream = "a stream of events" if "text/event-stream" in content else ""
+    return " or ".join(filter(None, (record, stream)))
 
 
 def descendants(kind: type[Any]) -> Iterator[type[Any]]:

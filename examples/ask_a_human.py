@@ -1,4 +1,4 @@
-"""A run that needs people: an approval, a question, a tool of the client. Nothing waits in memory for any of them."""
+"""A run that needs people: an approval, a question and a client tool. Nothing waits in memory for any of them."""
 
 import asyncio
 
@@ -23,13 +23,13 @@ STORE, SESSION = "sqlite:///helix.db", "trip-1"
 
 @client_tool(deadline=3600)
 def where_are_you() -> str:
-    """Ask the app where the traveller is; the app runs this, not we."""
+    """Ask the app where the traveller is; the app runs this, not the server."""
     raise NotImplementedError
 
 
 @tool(require_approval=lambda given, ctx: given["price"] > 100)
 def book(train: str, price: float) -> str:
-    """Book a train; dear ones need a yes."""
+    """Book a train; expensive ones need approval."""
     return f"booked {train}"
 
 
@@ -39,7 +39,7 @@ script = ScriptedModel(
         reply("I found one.", calls=[call("book", {"train": "night train", "price": 120})]),
         "Your seat is booked.",
     ]
-    * 100  # so that `helix chat examples/ask_a_human.py` can go on for a while
+    * 100  # so that `helix chat examples/ask_a_human.py` can continue for a while
 )
 agent = Agent(
     name="travel", model=script, instructions="Book trips.", tools=[where_are_you, ask_human(), book], max_steps=10
@@ -47,7 +47,7 @@ agent = Agent(
 
 
 def answer_to(waiting: PendingCall) -> ApprovalAnswer | ToolAnswer:
-    """What a person or an app says; each of these may come from another process, days later."""
+    """What a person or an app answers; each answer may come from another process, days later."""
     match waiting.kind:
         case "approval":
             return ApprovalAnswer(approved=True, reason="it is a long way")
@@ -60,7 +60,7 @@ def answer_to(waiting: PendingCall) -> ApprovalAnswer | ToolAnswer:
 async def main() -> None:
     result: RunResult[str] | None = None
     while result is None or isinstance(result, Suspended):
-        async with Executor.open(STORE, agents=[agent]) as helix:  # a new one each time: the store is all there is
+        async with Executor.open(STORE, agents=[agent]) as helix:  # a new one each time: only the store is shared
             if result is None:
                 run = await helix.execute(agent, "To Vienna, please", SESSION)
             else:

@@ -1,4 +1,4 @@
-"""Companions: named agents that keep their conversation across turns, and can be asked again by name."""
+"""Companions: named agents that keep their conversation across turns, and that you can ask again by name."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from helix_agents.testing import call
 
 
 def remember(request: ModelRequest) -> str:
-    """The companion answers with everything it was told so far: its conversation is its own."""
+    """The companion answers with everything it has been told so far: it has its own conversation."""
     told = [str(message.content) for message in request.messages if isinstance(message, UserMessage)]
     return f"I was told: {'; '.join(told)}"
 

@@ -1,4 +1,4 @@
-"""The smallest agent: a model, a sentence of instructions, one answer. Its conversation is in helix.db afterwards."""
+"""The smallest agent: a model, a sentence of instructions, one answer. The conversation ends up in helix.db."""
 
 import asyncio
 

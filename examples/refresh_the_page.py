@@ -1,4 +1,4 @@
-"""A page is closed in mid-answer and opened again: a snapshot shows where it was, the stream goes on from there."""
+"""A page is closed mid-answer and opened again: a snapshot shows where it was, and the stream continues from there."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ pieces: list[object] = []
 
 
 async def pace(event: object) -> None:
-    """Each piece of the answer but the first may be held here, so that the page can be closed in the middle of it."""
+    """Every piece of the answer after the first can be held here, so that the page closes in the middle of it."""
     pieces.append(event)
     if len(pieces) > 1:
         await may_go_on.wait()
@@ -33,7 +33,8 @@ async def main() -> None:
                 print(f"the page shows {chunk.delta!r} and is closed")
                 break
 
-        # Somebody opens the page again, in any process: what is committed, what is on its way, and where to read on.
+        # The page is opened again, in any process. Its snapshot has what is committed, what is on its way, and the
+        # sequence number to read on from.
         page = await helix.sessions.snapshot(run.session_id)
         again = await helix.get_handle(poet, run.session_id)
         assert again is not None

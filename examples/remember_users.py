@@ -1,4 +1,4 @@
-"""Memory across conversations: saved by the model, learned from a turn, told to the next one, and of nobody else."""
+"""Memory across conversations: saved by the model or learned from a turn, and recalled for the same user only."""
 
 import asyncio
 
@@ -19,13 +19,13 @@ from helix_agents.testing import call
 
 
 def answer(request: ModelRequest) -> Step:
-    """Saves what it shall remember; else says what it was told of earlier conversations, without the days."""
+    """Saves what it should remember, or repeats what it was told about earlier conversations, without the dates."""
     if "Remember" in str(request.messages[-1]):
         return call("save_memory", {"text": "Has a nut allergy."})
     for message in request.messages:
         if isinstance(message, UserMessage) and is_recollection(message):
             return " ".join(line.partition(") ")[2] for line in str(message.content).splitlines() if line[:1] == "-")
-    return "I know nothing of you."
+    return "I know nothing about you."
 
 
 def learn(request: ModelRequest) -> Step:
@@ -37,7 +37,7 @@ waiter = Agent(
     name="waiter",
     model=ScriptedModel(answer),
     memory=Memory(
-        embedder=HashingEmbedder(),  # "openai:text-embedding-3-small" knows what words mean, too
+        embedder=HashingEmbedder(),  # "openai:text-embedding-3-small" also knows what words mean
         generation=MemoryGeneration(model=ScriptedModel(learn, name="learner")),
     ),
 )

@@ -1,7 +1,7 @@
 """A writer with tools, state, an approval and a structured result, in one file.
 
 It runs without a key, on a model that follows a script. Set HELIX_MODEL, for example to "anthropic:claude-sonnet-4-5",
-to run it on a real one.
+to use a real one.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Report(BaseModel):
 @tool
 async def search(ctx: ToolContext[Notes], query: str) -> list[str]:
     """Search the archive."""
-    ctx.state.queries.append(query)  # recorded as an append, merges with parallel tools
+    ctx.state.queries.append(query)  # recorded as an append, so it merges with parallel tools
     return [f"a page about {query}"]
 
 
@@ -55,14 +55,14 @@ writer = Agent(
 
 
 async def main(url: str | None = None) -> None:
-    """Run the writer on a store: a SQLite file beside the process unless told otherwise."""
+    """Run the writer on a store: by default, a SQLite file in the current directory."""
     async with Executor.open(url, agents=[writer]) as helix:  # or postgresql://…, redis://…, memory://
         run = await helix.execute(writer, "Write about tides")
         async for text in run.text():
             print(text, end="", flush=True)
         match await run.result():
             case Completed(output=report):
-                print(report.title)  # the editor knows: Report
+                print(report.title)  # your editor knows that this is a Report
             case Suspended(pending=calls):
                 print([waiting.tool_name for waiting in calls])
             case Interrupted() | Failed() as other:

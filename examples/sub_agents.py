@@ -1,4 +1,4 @@
-"""An agent that delegates: its researchers work side by side, each in a session of its own, all in one stream."""
+"""An agent that delegates: its researchers work in parallel, each in its own session, all in one stream."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ async def main() -> None:
         run = await helix.execute(editor, "What about tides?")
         async for chunk in run.stream():
             if isinstance(chunk, SubagentStart):
-                print(f"{chunk.child_agent_type} begins")
+                print(f"{chunk.child_agent_type} starts")
             elif isinstance(chunk, SubagentEnd):
                 print(f"{chunk.child_agent_type} {chunk.status}: {chunk.result}")
         print(await run.output())

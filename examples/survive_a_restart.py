@@ -1,4 +1,4 @@
-"""A process gets kill -9 in the middle of a step, and another one goes on: the same run, nothing done twice."""
+"""A process gets kill -9 in the middle of a step, and another one continues the same run: no letter is sent twice."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ def send_letter(to: str) -> str:
 
 @tool
 def look_up(order: str) -> str:
-    """Look an order up in a slow archive."""
+    """Look up an order in a slow archive."""
     if "--dies" in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)  # no warning, no clean-up
     return f"{order} is on its way"
@@ -43,10 +43,10 @@ clerk = Agent(name="clerk", model=script, tools=[send_letter, look_up])
 
 
 async def work() -> None:
-    """What a worker does: begin the conversation, or go on with what a dead one left.
+    """What a worker does: start the conversation, or continue what a dead worker left.
 
-    A dead process counts as alive for one lease; then the janitor of any other one continues its runs. Both are short
-    here, so that nobody has to wait.
+    A dead process counts as alive until its lease expires; then the janitor of any other process continues its runs.
+    Lease and janitor interval are short here, so that you do not have to wait.
     """
     async with Executor.open(STORE, agents=[clerk], lease_ms=1_000, janitor_seconds=0.2) as helix:
         run = await helix.get_handle(clerk, SESSION)
@@ -58,7 +58,7 @@ async def work() -> None:
 
 
 async def forget() -> None:
-    """Begin anew, so that this can be run again in the same folder."""
+    """Start over, so that you can run this again in the same folder."""
     async with Executor.open(STORE) as helix:
         await helix.sessions.delete(SESSION)
 

@@ -1,15 +1,17 @@
-"""Tools that share a typed state: calls of one step run side by side, and no write of theirs is lost."""
+"""Tools that share a typed state: the calls of one step run in parallel, and no change is lost."""
 
 import asyncio
+from typing import Annotated
 
 from pydantic import BaseModel
 
-from helix_agents import Agent, Executor, RetryTool, ScriptedModel, ToolContext, tool
+from helix_agents import Agent, Executor, Merge, RetryTool, ScriptedModel, ToolContext, tool
 from helix_agents.testing import call, reply
 
 
 class Basket(BaseModel):
     items: list[str] = []
+    spent: Annotated[float, Merge.SUM] = 0.0  # parallel calls add up; without Merge, the last one would win
     budget: float = 20.0
 
 
@@ -24,16 +26,18 @@ async def add(ctx: ToolContext[Basket], item: str) -> str:
         item: What to buy.
     """
     if item not in PRICES:
-        raise RetryTool(f"there is no {item!r}; there are {', '.join(PRICES)}")  # the model reads this and tries again
-    ctx.state.items.append(item)  # recorded as an append, so parallel calls add up
+        raise RetryTool(
+            f"unknown item {item!r}; choose from {', '.join(PRICES)}"
+        )  # the model reads this and tries again
+    ctx.state.items.append(item)  # recorded as an append, so no parallel call is lost
+    ctx.state.spent += PRICES[item]
     return f"{item} costs {PRICES[item]}"
 
 
 @tool
 async def total(ctx: ToolContext[Basket]) -> str:
     """Add up the basket."""
-    spent = sum(PRICES[item] for item in ctx.state.items)
-    return f"{spent} of {ctx.state.budget}"
+    return f"{ctx.state.spent} of {ctx.state.budget}"
 
 
 script = ScriptedModel(
@@ -52,7 +56,7 @@ async def main() -> None:
         run = await helix.execute(shopper, "Breakfast, please", state=Basket(budget=20))
         print(await run.output())
         session = await helix.sessions.get(run.session_id)
-        print(session.custom_state["items"])
+        print(session.custom_state["items"], session.custom_state["spent"])
 
 
 if __name__ == "__main__":

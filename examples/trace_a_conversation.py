@@ -1,7 +1,7 @@
-"""One OpenTelemetry trace for a conversation that two processes held, with a person asked in between.
+"""One OpenTelemetry trace for a conversation across two processes, with a person's approval in between.
 
 Needs OpenTelemetry's SDK, which a clone has: `uv run python examples/trace_a_conversation.py`. Here the spans stay in
-memory and are printed; with an OTLP exporter in place of that they go to Jaeger, Langfuse, Logfire, Phoenix, Datadog, …
+memory and are printed. With an OTLP exporter instead, they go to Jaeger, Langfuse, Logfire, Phoenix, Datadog, …
 """
 
 import asyncio
@@ -30,7 +30,7 @@ trace.set_tracer_provider(provider)
 @tool
 async def search(query: str) -> str:
     """Search the archive."""
-    with trace.get_tracer("archive").start_as_current_span("SELECT pages"):  # a driver's span, say
+    with trace.get_tracer("archive").start_as_current_span("SELECT pages"):  # a database driver's span, for example
         return f"a page about {query}"
 
 
@@ -55,7 +55,7 @@ writer = Agent(name="writer", model=writing, tools=[researcher.as_tool(), search
 async def main() -> None:
     async with Executor.open(STORE, agents=[writer], hooks=OpenTelemetryHooks()) as helix:
         result = await (await helix.execute(writer, "Write about tides")).result()
-    assert isinstance(result, Suspended)  # the process may end here; nothing of the trace is kept in it
+    assert isinstance(result, Suspended)  # the process may end here; it holds no part of the trace
 
     async with Executor.open(STORE, agents=[writer], hooks=OpenTelemetryHooks()) as helix:
         await helix.submit_tool_result(result.session_id, result.pending[0].tool_call_id, ApprovalAnswer(approved=True))
@@ -69,7 +69,7 @@ async def main() -> None:
 
 
 def show(exported: tuple[ReadableSpan, ...], parent: int | None = None, depth: int = 0) -> None:
-    """Print spans below their parents, in the order in which they began."""
+    """Print spans below their parents, in the order in which they started."""
     for span in sorted(exported, key=lambda each: each.start_time or 0):
         above = None if span.parent is None else span.parent.span_id
         if above == parent and span.context is not None:

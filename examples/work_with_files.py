@@ -1,4 +1,4 @@
-"""An agent with files of its own: a person approves its command, and a branch goes on with a copy of them."""
+"""An agent with its own files: a person approves its command, and a branch continues with a copy of the files."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ agent = Agent(name="coder", model=script, instructions="Write small programs.", 
 
 async def main() -> None:
     async with Executor.open(STORE, agents=[agent]) as helix:
-        for session_id in ("code-1", "code-2"):  # so that it can be run again
+        for session_id in ("code-1", "code-2"):  # so that you can run this again
             await helix.sessions.delete(session_id)
         result = await (await helix.execute(agent, "Write a sum", "code-1")).result()
         assert isinstance(result, Suspended)

@@ -1,4 +1,4 @@
-"""What every test runs under: one event loop kind, a guard against blocking it, and a choice of how hard to search."""
+"""What every test runs under: one kind of event loop, a guard against blocking it, and how hard to search."""
 
 import os
 import signal
@@ -11,17 +11,17 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.event_loop_guard import event_loop_guard
 
-# Where the environment forbids bytecode, every process that a test starts would compile all that it imports.
+# If the environment forbids bytecode, every process that a test starts would compile everything that it imports.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# One server of each kind for a test process, started when the first test asks for it.
+# One server of each kind per test process, started when the first test asks for it.
 pytest_plugins = ("helix_agents.testing.postgres_service", "helix_agents.testing.redis_service")
 
 # The contracts we ship are ordinary classes in our package; this gives their asserts the same messages as a test's.
 pytest.register_assert_rewrite("helix_agents.testing", "tests.recovery.reference_conversation")
 
-# Deadlines measure the machine, not the code, and so does what counts as too slow a search; the time limit per test
+# Deadlines, and what counts as too slow a search, measure the machine rather than the code; the time limit per test
 # already ends a run that hangs.
 settings.register_profile("dev", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
@@ -29,7 +29,7 @@ settings.register_profile(
 )
 settings.register_profile("chaos", settings.get_profile("dev"), max_examples=2_000, print_blob=True)
 
-# A shell that runs the tests in the background has Ctrl-C ignored, and so would every process that a test starts.
+# A shell that runs the tests in the background makes them, and every process they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Three processes for two cores: a third of the time a test waits for a process, a server or a deadline."""
+    """Three processes for two cores: a third of the time, a test waits for a process, a server or a deadline."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

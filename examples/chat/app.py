@@ -4,7 +4,7 @@
     uv run uvicorn examples.chat.app:app         # then open http://127.0.0.1:8000/?session=anything
 
 Ask it to "book". Reload the page in the middle of an answer, stop the server with kill -9 and start it again: the
-conversation goes on. It runs without a key; set HELIX_MODEL for a real model.
+conversation continues. It runs without a key; set HELIX_MODEL to use a real model.
 """
 
 import os
@@ -50,7 +50,7 @@ harbour = Agent(
     tools=[tides, book],
 )
 
-# Everybody who reaches this server may do everything: it is an example. Give `authenticate=` in earnest.
+# This is an example: anyone who reaches this server may do everything. In production, pass `authenticate=`.
 server = AgentServer(Executor.open(os.environ.get("HELIX_STORE"), agents=[harbour]), allow_unauthenticated=True)
 app = FastAPI(lifespan=server.lifespan)
 

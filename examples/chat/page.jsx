@@ -10,8 +10,8 @@ import { createRoot } from "react-dom/client";
 
 const id = new URLSearchParams(location.search).get("session");
 
-// First paint: what is stored, and how far it goes. Saying so when reading on closes the gap between the two requests:
-// an answer that ended in between is sent again.
+// First paint: what is stored, and how far it goes. Sending that number when reading on closes the gap between the two
+// requests: an answer that ended in between is sent again.
 const answer = await fetch(`/sessions/${encodeURIComponent(id)}/snapshot`);
 const { messages: stored, streamSequence } = answer.ok ? await answer.json() : { messages: [], streamSequence: 0 };
 const transport = new DefaultChatTransport({
@@ -44,7 +44,7 @@ function Page({ stored }) {
     messages: stored,
     transport,
     resume: true,
-    // After a crash a step is done again. This version of the library cannot take text back, so the page begins anew.
+    // After a crash a step is repeated. This version of the library cannot take text back, so the page reloads.
     onData: (part) => part.type === "data-step-discarded" && location.reload(),
     sendAutomaticallyWhen: (options) =>
       lastAssistantMessageIsCompleteWithApprovalResponses(options) || lastAssistantMessageIsCompleteWithToolCalls(options),

@@ -1,4 +1,4 @@
-"""Tools of an MCP server, known from the catalogue beside this file; `helix tools sync` takes it from the server."""
+"""Tools of an MCP server, read from the catalogue beside this file; `helix tools sync` fetches it from the server."""
 
 import asyncio
 import sys
@@ -14,7 +14,7 @@ library = MCPToolServer("library", command=[sys.executable, str(Path(__file__).w
 
 script = ScriptedModel(
     [call("library__search", {"topic": "tides"}), call("library__borrow", {"title": "The Moon"}), "Enjoy the book."]
-    * 100  # so that `helix chat examples/mcp_tools/app.py` can go on for a while
+    * 100  # so that `helix chat examples/mcp_tools/app.py` can continue for a while
 )
 reader = Agent(
     name="reader",
@@ -28,7 +28,7 @@ async def main() -> None:
     async with Executor.open(STORE, agents=[reader]) as helix:
         result = await (await helix.execute(reader, "Something about tides, please", SESSION)).result()
     if not isinstance(result, Suspended):
-        raise SystemExit(f"nobody was asked: {result}")
+        raise SystemExit(f"no approval was requested: {result}")
     [waiting] = result.pending
     print(f"may I {waiting.tool_name} {waiting.input}?")
     async with Executor.open(STORE, agents=[reader]) as helix:  # another process, days later

@@ -1,4 +1,4 @@
-"""A small MCP server over standard input and output; it could be anybody's, in any language."""
+"""A small MCP server over standard input and output; it could be anyone's, in any language."""
 
 from mcp.server import MCPServer
 from mcp_types import ToolAnnotations

@@ -1,4 +1,4 @@
-"""Skills in the folder beside this file: the model is told which there are, and reads the one that it needs."""
+"""Skills in the folder beside this file: the model sees a list of them and reads the one that it needs."""
 
 import asyncio
 
@@ -12,14 +12,14 @@ script = ScriptedModel(
         call("read_skill_file", {"skill": "refunds", "path": "references/limits.md", "start_line": 3}),
         "I am sorry. For 700 I have to ask the owner.",
     ]
-    * 100  # so that `helix chat examples/skills/app.py` can go on for a while
+    * 100  # so that `helix chat examples/skills/app.py` can continue for a while
 )
 clerk = Agent(
     name="clerk",
     model=script,
     instructions="Help customers.",
     skills=SkillFolder("skills"),
-    preload_skills=["house-style"],  # in every request, with nothing to load
+    preload_skills=["house-style"],  # part of every request, without loading it
 )
 
 

@@ -1,4 +1,4 @@
-"""Agents that cannot lose work: the names a user meets, each loaded when it is first used."""
+"""Agents that cannot lose work. This module exports the public names, each loaded when it is first used."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.failures import ToolFailed as ToolFailed
     from helix_agents.agent.fallback_model import FallbackModel as FallbackModel
     from helix_agents.agent.hooks import Hooks as Hooks
+    from helix_agents.agent.merging import Merge as Merge
     from helix_agents.agent.outcomes import DidNotHappen as DidNotHappen
     from helix_agents.agent.outcomes import Happened as Happened
     from helix_agents.agent.outcomes import Reconciled as Reconciled
@@ -66,14 +67,18 @@ if TYPE_CHECKING:
     from helix_agents.domain.results import Suspended as Suspended
     from helix_agents.domain.runs import RunRecord as RunRecord
     from helix_agents.domain.runs import RunStatus as RunStatus
+    from helix_agents.domain.schedules import Schedule as Schedule
     from helix_agents.domain.sessions import BranchPoint as BranchPoint
     from helix_agents.domain.sessions import SessionFilter as SessionFilter
     from helix_agents.domain.sessions import SessionState as SessionState
     from helix_agents.domain.sessions import SessionStatus as SessionStatus
+    from helix_agents.domain.writes import Add as Add
     from helix_agents.domain.writes import Append as Append
     from helix_agents.domain.writes import Delete as Delete
+    from helix_agents.domain.writes import Include as Include
     from helix_agents.domain.writes import Replace as Replace
     from helix_agents.domain.writes import StepWrites as StepWrites
+    from helix_agents.domain.writes import Update as Update
     from helix_agents.engine.requests.cleanup import expired_session_cleanup as expired_session_cleanup
     from helix_agents.engine.services import EngineOptions as EngineOptions
     from helix_agents.llm.prompt_cache import anthropic_cache as anthropic_cache
@@ -112,8 +117,9 @@ if TYPE_CHECKING:
     from helix_agents.workspaces.in_memory import InMemoryWorkspaces as InMemoryWorkspaces
     from helix_agents.workspaces.local import LocalWorkspaces as LocalWorkspaces
 
-# Where each public name lives. Importing this package must stay cheap, so a home is entered only when asked for.
+# Where each public name lives. Importing this package must stay cheap, so a module is loaded only when it is needed.
 _HOME: dict[str, str] = {
+    "Add": "helix_agents.domain.writes",
     "Agent": "helix_agents.agent.agent",
     "AgentRegistry": "helix_agents.agent.registry",
     "AgentServer": "helix_agents.server.app",
@@ -148,9 +154,11 @@ _HOME: dict[str, str] = {
     "Hooks": "helix_agents.agent.hooks",
     "Image": "helix_agents.domain.messages",
     "HttpRemoteAgentTransport": "helix_agents.server.remote",
+    "Include": "helix_agents.domain.writes",
     "Interrupted": "helix_agents.domain.results",
     "LLMAdapter": "helix_agents.ports.llm",
     "MCPToolServer": "helix_agents.mcp_tools.server",
+    "Merge": "helix_agents.agent.merging",
     "Message": "helix_agents.domain.messages",
     "ModelSettings": "helix_agents.ports.llm",
     "OutcomeUnknown": "helix_agents.agent.failures",
@@ -169,6 +177,7 @@ _HOME: dict[str, str] = {
     "RunRecord": "helix_agents.domain.runs",
     "RunResult": "helix_agents.domain.results",
     "RunStatus": "helix_agents.domain.runs",
+    "Schedule": "helix_agents.domain.schedules",
     "ScriptedModel": "helix_agents.llm.scripted",
     "SessionFilter": "helix_agents.domain.sessions",
     "SessionState": "helix_agents.domain.sessions",
@@ -190,6 +199,7 @@ _HOME: dict[str, str] = {
     "ToolContext": "helix_agents.agent.context",
     "ToolFailed": "helix_agents.agent.failures",
     "ToolMessage": "helix_agents.domain.messages",
+    "Update": "helix_agents.domain.writes",
     "UserMessage": "helix_agents.domain.messages",
     "InMemoryWorkspaces": "helix_agents.workspaces.in_memory",
     "LocalWorkspaces": "helix_agents.workspaces.local",
@@ -220,8 +230,9 @@ _HOME: dict[str, str] = {
     "tool": "helix_agents.agent.tools",
 }
 
-# What `import *` brings; a name that needs an extra is imported by those who want it.
+# What `import *` brings; a name that needs an extra has to be imported explicitly.
 __all__ = [
+    "Add",
     "Agent",
     "AgentRegistry",
     "AnswerAccepted",
@@ -259,6 +270,7 @@ __all__ = [
     "HttpRemoteAgentTransport",
     "Image",
     "InMemoryWorkspaces",
+    "Include",
     "InlineEmbeddingExecutor",
     "Interrupted",
     "LLMAdapter",
@@ -269,6 +281,7 @@ __all__ = [
     "MemoryManager",
     "MemoryRecord",
     "MemoryStore",
+    "Merge",
     "Message",
     "ModelSettings",
     "OutcomeUnknown",
@@ -286,6 +299,7 @@ __all__ = [
     "RunRecord",
     "RunResult",
     "RunStatus",
+    "Schedule",
     "ScriptedModel",
     "SessionFilter",
     "SessionState",
@@ -306,6 +320,7 @@ __all__ = [
     "ToolContext",
     "ToolFailed",
     "ToolMessage",
+    "Update",
     "UserMessage",
     "Workspace",
     "WorkspaceProvider",

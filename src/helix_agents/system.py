@@ -1,4 +1,4 @@
-"""What the rings outside the engine ask the machine: its clock, unguessable ids, a little unevenness, and places."""
+"""What the layers outside the engine ask the machine: its clock, unguessable ids, some jitter, and places."""
 
 import os
 import random
@@ -30,7 +30,7 @@ def jitter() -> float:
 
 
 def beside_the_caller(module: str) -> Path:
-    """The folder of whoever calls this module: wherever the process is started, it is the same."""
+    """The folder of the module that calls this one: it is the same wherever the process is started."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame.f_globals.get("__name__") == module and frame.f_back is not None:
         frame = frame.f_back

@@ -447,7 +447,7 @@ async def test_a_store_without_entries_is_refused_by_name(tmp_path: Path) -> Non
     from helix_agents.capabilities.client import entries_for
     from helix_agents.domain.errors import UnsupportedBackendError
 
-    with pytest.raises(UnsupportedBackendError, match=r"redis:// has no place for .*; use sqlite:///.*postgresql://"):
+    with pytest.raises(UnsupportedBackendError, match=r"redis:// does not support .*; use sqlite:///.*postgresql://"):
         entries_for(None, "redis://localhost")
     bundle = state_capabilities()
     with pytest.raises(DefinitionError, match="two tools"):

@@ -83,7 +83,7 @@ async def test_a_backup_opens_with_the_passphrase_it_was_made_under_and_with_its
     assert await content_of(tmp_path / "old", passphrase=PASSPHRASE) == b"old"
     assert await content_of(tmp_path / "new", passphrase="a new passphrase") == b"new"
     for name, other in (("old", "a new passphrase"), ("new", PASSPHRASE)):
-        with pytest.raises(WrongPassphraseError, match="had when it was made"):
+        with pytest.raises(WrongPassphraseError, match="had when the backup was made"):
             await content_of(tmp_path / name, passphrase=other)
 
 

@@ -60,7 +60,7 @@ async def test_a_value_without_end_is_refused_through_the_gate(world: World) -> 
     endless: list[object] = []
     endless.append(endless)
     async with world.open() as state:
-        with pytest.raises(InvalidInput, match="nested too deeply, or holds itself"):
+        with pytest.raises(InvalidInput, match="nested too deeply, or contains itself"):
             await state.persistent.set("k", endless)
 
 

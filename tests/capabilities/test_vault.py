@@ -47,7 +47,7 @@ async def test_a_new_vault_is_unlocked_and_can_be_locked_and_unlocked_again(vaul
     vault.lock()
     vault.lock()
     assert not vault.unlocked
-    with pytest.raises(VaultLockedError, match="unlocks it with the passphrase"):
+    with pytest.raises(VaultLockedError, match="has to unlock it with the passphrase"):
         await vault.require_unlocked()
     assert await vault.unlock(PASSPHRASE) == facts == await vault.find()
     assert (await vault.keys()).from_master("a purpose") == before
@@ -166,7 +166,7 @@ async def test_damage_anywhere_in_the_file_is_told_apart_from_a_wrong_passphrase
         damaged = bytearray(whole)
         damaged[position] ^= 1
         vault.path.write_bytes(damaged)
-        with pytest.raises(VaultDamagedError, match="Put a copy of it back"):
+        with pytest.raises(VaultDamagedError, match="Restore a copy of it"):
             await vault.unlock(PASSPHRASE)
     for size in (0, 1, len(whole) // 2, len(whole) - 1):
         vault.path.write_bytes(whole[:size])

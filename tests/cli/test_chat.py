@@ -16,7 +16,7 @@ def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> Non
         terminal.wait_for("approval send")
         terminal.wait_for("ater> ")
         terminal.press("maybe\n")
-        terminal.wait_for("y, n (with a reason")
+        terminal.wait_for("type y, n (optionally with a reason")
         terminal.press("e\n")
         terminal.wait_for("input as JSON> ")
         terminal.press('{"to": "Bob"}\n')
@@ -27,16 +27,16 @@ def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> Non
         terminal.wait_for("? Which?")
         terminal.wait_for("answer> ")
         terminal.press("green\n")
-        terminal.wait_for("that does not fit")
+        terminal.wait_for("that answer does not fit")
         terminal.press("blue\n")
         terminal.wait_for("result, JSON or text")
         terminal.press("12\n")
         terminal.wait_for("Thank you.")
         terminal.wait_for("you> ")
         terminal.press("/nonsense\n")
-        terminal.wait_for("there is no /nonsense")
+        terminal.wait_for("there is no command /nonsense")
         terminal.wait_for("you> ")
-        terminal.interrupt("Ctrl-D or /exit leaves")
+        terminal.interrupt("Ctrl-D or type /exit to leave")
         terminal.wait_for("you> ")
         terminal.press(CONTROL_D)
         terminal.wait_for("helix chat agents:clerk --session c-1")
@@ -49,7 +49,7 @@ def test_commands_before_the_first_message_say_that_there_is_nothing_yet(folder:
     typed = "/history\n/rewind\n/retry\n/checkpoints\nhello\nlater\n/rewind ²\n/rewind 5\n/rewind beginning\n"
     done = helix(folder, "chat", "agents:clerk", "--session", "c-2", input=typed)
     assert done.code == ExitCode.OK
-    assert done.err.count("nothing yet: the session begins with your first message") == 4
+    assert done.err.count("nothing yet: the session starts with your first message") == 4
     assert "Session 'c-2' has no checkpoint '²'" in done.err
     assert "there is only 1 checkpoint; /checkpoints lists them, /rewind beginning goes back" in done.err
     assert "back at beginning, 0 messages" in done.err
@@ -66,7 +66,7 @@ def test_a_session_is_picked_up_shown_and_rewound(office: Path) -> None:
         terminal.wait_for("there are only")
         terminal.wait_for("you> ")
         terminal.press("/rewind\n")
-        terminal.wait_for("say something, or /resume")
+        terminal.wait_for("send a message, or /resume")
         terminal.wait_for("you> ")
         terminal.press("/history\n")
         terminal.wait_for("user: Write to Ann")
@@ -90,7 +90,7 @@ def test_an_agent_at_work_is_interrupted_by_key_or_word_and_goes_on(folder: Path
         terminal.press("Go\n")
         terminal.wait_for("linger {}")
         terminal.press(CONTROL_C)
-        terminal.wait_for("interrupted; /resume goes on")
+        terminal.wait_for("interrupted; /resume to continue")
         terminal.wait_for("you> ")
         terminal.press("/resume\n")
         terminal.wait_for("There.")
@@ -102,7 +102,7 @@ def test_an_agent_at_work_is_interrupted_by_key_or_word_and_goes_on(folder: Path
         terminal.press("Go\n")
         terminal.wait_for("linger {}")
         terminal.press("/interrupt\n")
-        terminal.wait_for("interrupted; /resume goes on")
+        terminal.wait_for("interrupted; /resume to continue")
         terminal.wait_for("you> ")
         terminal.press("/exit\n")
         assert terminal.wait() == ExitCode.OK

@@ -42,7 +42,7 @@ def test_at_a_terminal_a_person_decides(tmp_path: Path) -> None:
         terminal.press("n\n")
         terminal.wait_for("publish is denied")
         assert terminal.wait() == ExitCode.OK
-    assert "reports published for the approvals given: 0 (expected 0)" in terminal.shown
+    assert "reports published, one per approval: 0 (expected 0)" in terminal.shown
     assert "Nothing was lost, and nothing was done twice." in terminal.shown
 
 
@@ -82,7 +82,7 @@ def test_ctrl_c_or_d_ends_it_and_every_worker(tmp_path: Path, moment: str, keys:
     assert "Interrupted." in terminal.shown
     if moment != "SIGKILL":
         assert "╭" not in terminal.shown[shown_before:], "the scene stands above the question already"
-    for pid in {int(pid) for pid in re.findall(r"process (\d+) (?:begins|takes)", terminal.shown)}:
+    for pid in {int(pid) for pid in re.findall(r"process (\d+) (?:starts|takes)", terminal.shown)}:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 

@@ -30,15 +30,15 @@ def test_a_run_that_needs_a_person_ends_with_the_commands_that_go_on(folder: Pat
     early = helix(folder, "resume", "agents:clerk", "s-1", "--json")
     assert (early.code, early.json["error"]["code"]) == (ExitCode.WAITING, "still_waiting")
     told = helix(folder, "resume", "agents:clerk", "s-1").err
-    assert "still waits for call_1_1" in told
-    assert "or give up what waits with\n  helix resume agents:clerk s-1 --message TEXT\n" in told
+    assert "still waiting for call_1_1" in told
+    assert "or give up the waiting calls with\n  helix resume agents:clerk s-1 --message TEXT\n" in told
     other = helix(folder, "resume", "agents:slow", "s-1").err
-    assert "'agents:slow' has no agent 'clerk', with which session 's-1' was begun; agents there: slow." in other
+    assert "'agents:slow' has no agent 'clerk', which started session 's-1'; agents there: slow." in other
     told = helix(folder, "resume", "agents:clerk", "s-1")
     assert told.code == ExitCode.WAITING
     assert "helix pending approve s-1 call_1_1" in told.err
     approved = helix(folder, *approve.split()[1:])
-    assert (approved.code, approved.out) == (ExitCode.OK, "Stored. Go on with: helix resume agents.py:several s-1\n")
+    assert (approved.code, approved.out) == (ExitCode.OK, "Stored. Continue with: helix resume agents.py:several s-1\n")
     ended = helix(folder, "resume", "agents:clerk", "s-1", "--json")
     assert ended.code == ExitCode.OK
     assert ended.json | {"run_id": "", "usage": {}} == {
@@ -57,15 +57,15 @@ def test_a_run_that_needs_a_person_ends_with_the_commands_that_go_on(folder: Pat
 def test_a_store_that_ends_with_the_command_suggests_nothing_to_go_on_with(folder: Path) -> None:
     waits = helix(folder, "run", "agents:clerk", "Do it", "--store", "memory://")
     assert waits.code == ExitCode.WAITING
-    assert "memory:// ends with this command; to go on later, give another --store" in waits.err
+    assert "memory:// keeps nothing after this command; to continue later, use another --store" in waits.err
     assert "  helix " not in waits.err
 
 
 @pytest.mark.parametrize(
     ("words", "given", "named"),
     [
-        (("run", "agents:clerk", "-"), "", "What came from standard input"),
-        (("run", "agents:clerk", "-"), " \n", "What came from standard input"),
+        (("run", "agents:clerk", "-"), "", "Standard input"),
+        (("run", "agents:clerk", "-"), " \n", "Standard input"),
         (("run", "agents:clerk", ""), "", "MESSAGE"),
         (("resume", "agents:clerk", "s-1", "--message", " "), "", "--message"),
     ],
@@ -101,7 +101,9 @@ def test_who_stops_a_run_whose_process_has_died_is_told_who_carries_it_out(
     begin_elsewhere(folder, 1)
     stopped = helix(folder, command, "s-1")
     assert stopped.code == ExitCode.OK
-    assert stopped.out.startswith(f"The process of run r-1 has died; it is {word} by whoever takes it up: helix resume")
+    assert stopped.out.startswith(
+        f"The process of run r-1 has died; the run will be {word} when another process takes it over: helix resume"
+    )
 
 
 def test_a_failed_run_is_told_and_can_be_tried_again(folder: Path) -> None:
@@ -123,7 +125,7 @@ def test_a_session_goes_on_with_its_own_agent_where_the_module_has_several(offic
     assert done.code == ExitCode.OK, done.err
     assert helix(office, "sessions", "show", WAITS, "--json").json["session"]["agent_type"] == "clerk"
     refused = helix(office, "run", "agents:several", "Hi", "--session", "new")
-    assert (refused.code, "say which with --agent NAME" in refused.err) == (ExitCode.SETUP, True)
+    assert (refused.code, "choose one with --agent NAME" in refused.err) == (ExitCode.SETUP, True)
 
 
 def test_a_session_goes_on_where_it_was(office: Path) -> None:
@@ -187,20 +189,23 @@ MISTAKES = [
     (["run", "nowhere:agent", "Hi"], "there is no module 'nowhere'"),
     (["run", "nowhere.py", "Hi"], "there is no file nowhere.py"),
     (["run", "agents:missing", "Hi"], "has no 'missing'; agents there: clerk"),
-    (["run", "agents:not_an_agent", "Hi"], "it is int, and has to be an Agent"),
+    (["run", "agents:not_an_agent", "Hi"], "it is int; it has to be an Agent"),
     (
         ["run", "agents:several", "Hi"],
-        "'agents:several' has several agents (clerk, slow, short_lived); say which with --agent",
+        "'agents:several' has several agents (clerk, slow, short_lived); choose one with --agent",
     ),
     (["run", "agents:several", "Hi", "--agent", "eve"], "has no agent 'eve'; agents there: clerk, short_lived, slow."),
     (["run", "raises", "Hi"], "importing it failed: ValueError: no luck (raises.py, line 2)"),
     (["run", "needs:agent", "Hi"], "importing it needs 'nowhere_at_all', which is not installed"),
     (["run", "empty", "Hi"], "module 'empty' defines none"),
     (["run", "agents:foreign", "Hi"], "No provider is installed for 'teapot' models"),
-    (["run", "agents:clerk", "Hi", "--model", "brew"], "does not say whose model it is"),
-    (["run", "agents:clerk", "Hi", "--model", "openai"], "'openai' does not say which model; write 'openai:NAME'"),
-    (["run", "agents:clerk", "Hi", "--model", "openai:"], "does not say which model; write 'openai:NAME'"),
-    (["run", "agents:clerk", "Hi", "--model", ""], "'' names no model; write whose it is and its name"),
+    (["run", "agents:clerk", "Hi", "--model", "brew"], "does not name its provider"),
+    (
+        ["run", "agents:clerk", "Hi", "--model", "openai"],
+        "'openai' names no model after its prefix; write 'openai:NAME'",
+    ),
+    (["run", "agents:clerk", "Hi", "--model", "openai:"], "names no model after its prefix; write 'openai:NAME'"),
+    (["run", "agents:clerk", "Hi", "--model", ""], "'' names no model; write 'PREFIX:NAME'"),
     (["run", "agents:clerk", "Hi", "--store", "teapot://here"], "No backend is installed for 'teapot' URLs"),
 ]
 
@@ -230,7 +235,7 @@ def test_an_agent_whose_tools_take_what_nothing_opens_is_not_run(folder: Path, a
     (folder / "bank.py").write_text(NEEDS_DEPS, encoding="utf-8")
     assert helix(folder, "run", "bank:content", "Hi").code == ExitCode.OK
     done = helix(folder, *arguments)
-    assert (done.code, "its tool 'balance' takes a Bank as ctx.deps" in done.err) == (ExitCode.SETUP, True), done.err
+    assert (done.code, "its tool 'balance' needs a Bank as ctx.deps" in done.err) == (ExitCode.SETUP, True), done.err
 
 
 def test_what_opens_the_deps_of_tools_is_named_like_agents_are(folder: Path) -> None:
@@ -248,8 +253,8 @@ def test_what_opens_the_deps_of_tools_is_named_like_agents_are(folder: Path) -> 
     [
         ("bank", "write module:name or file.py:name"),
         ("nowhere:open_bank", "there is no module 'nowhere'"),
-        ("bank:nothing", "'nothing' is not there, and has to be a function like an executor's deps"),
-        ("bank:content", "'content' is Agent, and has to be a function"),
+        ("bank:nothing", "'nothing' does not exist; it has to be a function like an executor's deps"),
+        ("bank:content", "'content' is Agent; it has to be a function"),
     ],
 )
 def test_deps_that_are_none_are_told_before_anything_is_written(folder: Path, deps: str, problem: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helix_agents.cli.exit_codes import ExitCode
-from helix_agents.cli.usage_views import shown_amount
+from helix_agents.cli.usage_views import shown_amount, shown_dollars
 from helix_agents.domain.usage import SourceTotal
 from tests.cli.conftest import TALKED, WAITS
 from tests.support.command_line import HELIX, environment, helix
@@ -27,6 +27,33 @@ def test_usage_is_added_up_for_one_session_or_for_all(office: Path) -> None:
     assert re.search(r" \d+ ms$", tokens), "how long it took, with its unit"
     assert helix(office, "usage", "--agent", "nobody", "--json").json["sessions"] == 0
     assert helix(office, "usage", TALKED, "--user", "ann").code == ExitCode.USAGE
+
+
+def test_usage_says_what_models_cost_that_a_list_has_the_price_of(folder: Path) -> None:
+    listed = 'ScriptedModel(["Hi."] * 2, name="openai:gpt-5")'
+    module = f"""
+from helix_agents import Agent, ScriptedModel
+listed = Agent(name="listed", model={listed})
+homely = Agent(name="homely", model=ScriptedModel(["Hi."], name="house"))
+"""
+    (folder / "priced.py").write_text(module, encoding="utf-8")
+    for agent in ("listed", "homely"):
+        assert helix(folder, "run", f"priced:{agent}", "Hi", "--session", agent).code == ExitCode.OK
+    both = helix(folder, "usage", "--json").json
+    assert (both["cost_usd"] > 0, both["unpriced"]) == (True, ["house"])
+    shown = helix(folder, "usage").out.splitlines()
+    assert re.fullmatch(r"\$0\.0\d+ by the providers' list prices, without house, which no list has .*", shown[1])
+    [cost] = [line.split()[5] for line in shown if "openai:gpt-5" in line]
+    assert shown[1].startswith(f"{cost} ")
+    unpriced = helix(folder, "usage", "homely")
+    assert "$" not in unpriced.out
+    assert helix(folder, "usage", "homely", "--json").json["cost_usd"] is None
+
+
+def test_dollars_are_shown_as_far_as_they_say_something() -> None:
+    assert [shown_dollars(cost) for cost in (0, 0.000012345, 0.5, 1, 1234.567)] == [
+        "$0.00", "$0.000012", "$0.50", "$1.00", "$1,234.57",
+    ]  # fmt: skip
 
 
 def test_amounts_are_shown_whole_and_with_their_unit() -> None:
@@ -73,7 +100,7 @@ def test_the_doctor_tells_what_is_stored_and_what_waits(office: Path) -> None:
     done = helix(office, "doctor", "--json")
     found = {finding["subject"]: finding["detail"] for finding in done.json["findings"]}
     assert done.code == ExitCode.OK
-    assert found["store contents"] == "2 sessions, 1 call waiting for somebody"
+    assert found["store contents"] == "2 sessions, 1 call waiting for an answer"
     assert {"store", "store clock", "store limits", "stream limits", "extra postgres", "models"} <= set(found)
 
 

@@ -33,7 +33,7 @@ def test_an_approval_is_stored_once(office: Path) -> None:
     assert (first.code, first.json["outcome"], first.json["next"]) == (ExitCode.OK, "accepted", "resume")
     second = helix(office, "pending", "deny", WAITS, "call_1_1", "--reason", "too late")
     assert second.code == ExitCode.CONFLICT
-    assert "an earlier answer stands" in second.out
+    assert "the earlier answer is kept" in second.out
     assert helix(office, "resume", "agents:clerk", WAITS).code == ExitCode.OK
     state = helix(office, "sessions", "show", WAITS, "--json").json["session"]["custom_state"]
     assert state == {"sent": ["Bob"]}
@@ -42,7 +42,10 @@ def test_an_approval_is_stored_once(office: Path) -> None:
 def test_a_denial_reaches_the_model_with_its_reason(office: Path) -> None:
     denied = helix(office, "pending", "deny", WAITS, "--reason", "not today")
     assert (denied.code, f"helix resume MODULE:AGENTS {WAITS}" in denied.out) == (ExitCode.OK, True)
-    assert denied.err == "MODULE:AGENTS is where 'clerk' is defined: app.py, app.py:agents or app:agents.\n"
+    assert (
+        denied.err
+        == "Replace MODULE:AGENTS with the place that defines 'clerk': app.py, app.py:agents or app:agents.\n"
+    )
     assert helix(office, "resume", "agents:clerk", WAITS).code == ExitCode.OK
     assert (
         "send failed: Tool call was not approved by the user: not today"
@@ -55,7 +58,7 @@ def test_questions_and_client_tools_are_answered_with_text_or_json(office: Path)
     helix(office, "resume", "agents:clerk", WAITS)
     assert helix(office, "run", "agents:clerk", "Next", "--session", WAITS).code == ExitCode.WAITING
     several = helix(office, "pending", "answer", WAITS, "blue", "--json")
-    assert "several calls wait, say which: " in several.json["error"]["message"]
+    assert "several calls are waiting; name one of them: " in several.json["error"]["message"]
     calls = {item["tool_name"]: item["tool_call_id"] for item in _waiting(office)}
     unfit = helix(office, "pending", "answer", WAITS, calls["ask_human"], "green", "--agents", "agents:clerk")
     assert (unfit.code, "has to be one of 'red', 'blue'" in unfit.out) == (ExitCode.FAILED, True)
@@ -70,7 +73,7 @@ def test_mistakes_are_explained(office: Path) -> None:
     unknown = helix(office, "pending", "approve", WAITS, "call_9", "--json")
     assert (unknown.code, unknown.json["error"]["code"]) == (ExitCode.FAILED, "not_found")
     nothing = helix(office, "pending", "answer", WAITS, "blue")
-    assert (nothing.code, "no question or client tool waits" in nothing.err) == (ExitCode.FAILED, True)
+    assert (nothing.code, "no question or client tool is waiting" in nothing.err) == (ExitCode.FAILED, True)
     kind = helix(office, "pending", "answer", WAITS, "call_1_1", "blue", "--json")
     assert (kind.code, kind.json["outcome"]) == (ExitCode.FAILED, "validation_error")
     for arguments in (["answer", WAITS], ["approve", WAITS, "--input", "{"], ["approve", WAITS, "--input", "5"]):
@@ -121,19 +124,19 @@ def test_who_approves_a_call_that_was_begun_is_told_that_it_may_take_effect_twic
     give_up = time.monotonic() + 60
     while (waits := helix(tmp_path, "resume", "pays:payer", "s-1")).code != ExitCode.WAITING:
         assert time.monotonic() < give_up, waits
-    assert "nobody knows whether it took effect: approve runs it again" in waits.err
+    assert "it is unknown whether the call took effect: approve to run it again" in waits.err
     assert "helix pending answer s-1 call_1_1 'WHAT HAPPENED'" in waits.err
     approved = helix(tmp_path, "pending", "approve", "s-1")
     assert approved.code == ExitCode.OK
     assert approved.out.startswith(
-        "Stored. pay was begun before, and nobody knows whether it took effect: it will run ag"
+        "Stored. pay was started before, and it is unknown whether it took effect: it will run ag"
     )
     assert "may take effect a second time" in approved.out
 
 
 def test_what_to_type_next_names_the_store_and_the_agents(office: Path) -> None:
     stored = helix(office, "pending", "approve", WAITS, "--agents", "agents:clerk", "--store", "sqlite:///./helix.db")
-    assert stored.out == f"Stored. Go on with: helix resume agents:clerk {WAITS} --store sqlite:///./helix.db\n"
+    assert stored.out == f"Stored. Continue with: helix resume agents:clerk {WAITS} --store sqlite:///./helix.db\n"
     assert stored.err == ""
 
 

@@ -63,7 +63,8 @@ def test_a_session_is_branched_rewound_and_deleted(office: Path) -> None:
     assert refused.code == ExitCode.USAGE
     assert "--yes" in refused.err
     deleted = helix(office, "sessions", "delete", "copy", "nobody", "--yes", "--json")
-    assert (deleted.code, deleted.json) == (ExitCode.FAILED, {"deleted": ["copy"], "missing": ["nobody"], "kept": []})
+    expected = {"deleted": ["copy"], "missing": ["nobody"], "kept": [], "workspaces_left": []}
+    assert (deleted.code, deleted.json) == (ExitCode.FAILED, expected)
 
 
 def test_a_session_is_not_deleted_under_its_run(office: Path) -> None:
@@ -72,7 +73,36 @@ def test_a_session_is_not_deleted_under_its_run(office: Path) -> None:
     assert (refused.code, refused.out) == (ExitCode.FAILED, "")
     assert "'s-1' is busy with run 'r-1'" in refused.err
     told = helix(office, "sessions", "delete", "s-1", TALKED, "--yes", "--json")
-    assert (told.code, told.json) == (ExitCode.FAILED, {"deleted": [TALKED], "missing": [], "kept": ["s-1"]})
+    expected = {"deleted": [TALKED], "missing": [], "kept": ["s-1"], "workspaces_left": []}
+    assert (told.code, told.json) == (ExitCode.FAILED, expected)
+
+
+WITH_FILES = """
+from helix_agents import Agent, LocalWorkspaces, ScriptedModel, Workspace
+from helix_agents.testing import call
+
+said = [call("workspace_write_file", {"path": "a.txt", "content": "A"}), "Written."]
+writer = Agent(name="writer", model=ScriptedModel(said), workspace=Workspace(LocalWorkspaces("work")))
+"""
+
+
+def folders_in(place: Path) -> list[str]:
+    return sorted(each.name for each in place.iterdir() if not each.name.startswith(".")) if place.exists() else []
+
+
+def test_who_names_the_agents_deletes_the_files_of_a_session_with_it(folder: Path) -> None:
+    (folder / "files.py").write_text(WITH_FILES, encoding="utf-8")
+    for session in ("s-1", "s-2"):
+        assert helix(folder, "run", "files:writer", "Write", "--session", session).code == ExitCode.OK
+    first, second = folders_in(folder / "work")
+    deleted = helix(folder, "sessions", "delete", "s-1", "--yes", "--agents", "files:writer", "--json")
+    assert deleted.json == {"deleted": ["s-1"], "missing": [], "kept": [], "workspaces_left": []}
+    assert folders_in(folder / "work") == [second]
+    left = helix(folder, "sessions", "delete", "s-2", "--yes")
+    assert (left.code, left.out) == (ExitCode.OK, "Deleted s-2.\n")
+    assert f"Left 1 workspace with files: {second}. They go with their session where --agents" in left.err
+    assert folders_in(folder / "work") == [second]
+    assert first != second
 
 
 def test_a_session_whose_process_has_died_can_be_deleted(office: Path) -> None:

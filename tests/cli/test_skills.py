@@ -35,15 +35,15 @@ def test_skills_are_fetched_once_and_stay_until_somebody_wants_others(place: Pat
     second = served.commit({"skills/tides/SKILL.md": skill("tides", "Do it\u200b better.")})
     served.git("rm", "-rq", "skills/boats")
     second = served.push()
-    assert helix(place, "skills", "sync").out == f"sea: 2 skills at {first[:12]}, as before: {folder}\n"
+    assert helix(place, "skills", "sync").out == f"sea: 2 skills at {first[:12]}, unchanged: {folder}\n"
     assert helix(place, "skills", "sync", "--check").code == ExitCode.OK
     newer = helix(place, "skills", "sync", "--check", "--upgrade")
     assert (newer.code, newer.out.splitlines()[1:]) == (
         ExitCode.FAILED,
         [
             "  boats is gone",
-            "  tides has another SKILL.md",
-            "  look closely: tides/SKILL.md:5 has characters that nobody sees",
+            "  tides has a different SKILL.md",
+            "  look closely: tides/SKILL.md:5 has invisible characters",
         ],
     )
     assert files_in(place) == there
@@ -55,7 +55,7 @@ def test_skills_are_fetched_once_and_stay_until_somebody_wants_others(place: Pat
         "skills": ["tides"],
         "sha256": json.loads((place / "helix.skills.lock").read_bytes())["entries"]["sea"]["sha256"],
         "changed": True,
-        "changes": ["boats is gone", "tides has another SKILL.md"],
+        "changes": ["boats is gone", "tides has a different SKILL.md"],
         "written": True,
         "unseen": ["tides/SKILL.md:5"],
     }
@@ -80,14 +80,14 @@ def test_whatever_is_not_as_locked_fails_the_check_and_nothing_is_written(place:
     )
     assert changed.read_text() == "Obey me."
     again = helix(place, "skills", "sync")
-    assert again.out.splitlines()[1] == "  tides has another SKILL.md, more.md"
+    assert again.out.splitlines()[1] == "  tides has a different SKILL.md, more.md"
     assert files_in(place) == there
     # The manifest wants another commit of the same source, and nothing of another one.
     write(place, sea={"type": "git", "url": served.url, "sha": served.commit({"x.md": "x"}), "include": ["boats"]})
     other = helix(place, "skills", "sync", "--check")
     assert (other.code, other.out.splitlines()[1]) == (
         ExitCode.FAILED,
-        "  the manifest says something else of it now",
+        "  its entry in the manifest has changed",
     )
     assert helix(place, "skills", "sync").code == ExitCode.OK
     assert sorted(files_in(place / "skills")) == ["sea/boats/SKILL.md"]

@@ -79,7 +79,7 @@ def test_who_names_no_session_is_told_the_command_that_makes_one(tmp_path: Path)
     for command in ("state session list", "state session get --key a", "state end-session"):
         nowhere = helix(tmp_path, *command.split())
         assert nowhere.code == ExitCode.USAGE
-        assert "--session ID; `helix state create-session` makes one" in nowhere.err
+        assert "--session ID; `helix state create-session` creates one" in nowhere.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -193,7 +193,7 @@ def test_who_only_looks_creates_no_store(tmp_path: Path) -> None:
         nowhere = helix(tmp_path, *command.split())
         assert (nowhere.code, "there is no helix.db in this directory" in nowhere.err) == (ExitCode.SETUP, True)
         elsewhere = helix(tmp_path, *command.split(), "--store", "sqlite:///other.db")
-        assert (elsewhere.code, "there is no such file. The first run makes it" in elsewhere.err) == (
+        assert (elsewhere.code, "there is no such file. The first run creates it" in elsewhere.err) == (
             ExitCode.SERVICE,
             True,
         )
@@ -222,11 +222,11 @@ def test_an_mcp_server_whose_port_is_taken_says_so(tmp_path: Path, host: str) ->
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("70000", "'70000' is not a port: say a number up to 65535, 0 for a free one"),
+        ("70000", "'70000' is not a port: give a number up to 65535, or 0 for a free port"),
         (":80", "':80' is not a port"),
         ("http://here:80/mcp", "is not a port"),
-        ("0.0.0.0:8080", "'0.0.0.0:8080' is more than a port: say --host 0.0.0.0 --http 8080"),
-        ("[::1]:8080", "say --host ::1 --http 8080"),
+        ("0.0.0.0:8080", "'0.0.0.0:8080' is more than a port: write --host 0.0.0.0 --http 8080"),
+        ("[::1]:8080", "write --host ::1 --http 8080"),
     ],
 )
 def test_what_is_no_port_or_more_than_one_is_told_how_it_is_said(tmp_path: Path, said: str, told: str) -> None:

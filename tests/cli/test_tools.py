@@ -54,12 +54,12 @@ def test_a_catalogue_is_taken_once_and_then_runs_use_it(place: Path) -> None:
         f"docs: 1 tool, written: {file}",
         "  search is new",
         "TOOL          EFFECT  APPROVAL",
-        "docs__search  once    not asked for",
+        "docs__search  once    not required",
     ]
     written = file.read_bytes()
     assert json.loads(written)["tools"][0]["description"] == "Search the docs."
     again = helix(place, "tools", "sync", "app")
-    assert again.out == f"docs: 1 tool, as before: {file}\n"
+    assert again.out == f"docs: 1 tool, unchanged: {file}\n"
     assert file.read_bytes() == written
     after = helix(place, "run", "app.py", "Look", "--store", "memory://")
     assert (after.code, after.out) == (ExitCode.OK, "Found.\n")
@@ -80,7 +80,7 @@ def test_a_server_that_changed_fails_the_check_and_nothing_is_written(place: Pat
                 "catalogue": str(file),
                 "tools": ["search"],
                 "changed": True,
-                "changes": ["search has another description"],
+                "changes": ["search has a different description"],
                 "written": False,
             }
         ]
@@ -100,9 +100,9 @@ def test_a_catalogue_that_is_not_there_fails_the_check(place: Path) -> None:
 def test_what_cannot_be_taken_is_told(place: Path) -> None:
     (place / "empty.py").write_text("x = 1\n")
     empty = helix(place, "tools", "sync", "empty.py")
-    assert (empty.code, empty.err) == (ExitCode.SETUP, "Error: 'empty.py': MCP servers that it defines: none.\n")
+    assert (empty.code, empty.err) == (ExitCode.SETUP, "Error: 'empty.py': it defines these MCP servers: none.\n")
     other = helix(place, "tools", "sync", "app.py", "--server", "dogs")
-    assert (other.code, other.err) == (ExitCode.SETUP, "Error: 'app.py': MCP servers that it defines: docs.\n")
+    assert (other.code, other.err) == (ExitCode.SETUP, "Error: 'app.py': it defines these MCP servers: docs.\n")
     (place / "server.py").write_text("raise SystemExit('no config')")
     gone = helix(place, "tools", "sync", "app.py")
     assert (gone.code, gone.out) == (ExitCode.SERVICE, "")
@@ -111,4 +111,4 @@ def test_what_cannot_be_taken_is_told(place: Path) -> None:
     (place / "twice.py").write_text(f"from helix_agents import MCPToolServer\nboth = [{defined}, {defined}]\n")
     twice = helix(place, "tools", "sync", "twice.py")
     assert twice.code == ExitCode.SETUP
-    assert "another one has the same catalogue" in twice.err
+    assert "another server has the same catalogue" in twice.err

@@ -39,7 +39,7 @@ async def test_a_worker_drives_what_another_process_submits_and_leaves_on_sigter
     try:
         async with asyncio.timeout(60):
             assert worker.stdout is not None
-            assert b"can be searched for" in await worker.stdout.readline()
+            assert b"are searchable now" in await worker.stdout.readline()
             assert b"Working on queue" in await worker.stdout.readline()
             own = {"address": temporal_address, "task_queue": queue, "prefix": queue, "works": False}
             async with TemporalAgentExecutor.open(store, agents=[counter], **own) as helix:
@@ -78,7 +78,7 @@ async def test_a_worker_comes_in_where_a_server_asks_for_certificates(
         )
         try:
             assert worker.stdout is not None
-            assert b"can be searched for" in await worker.stdout.readline()
+            assert b"are searchable now" in await worker.stdout.readline()
             assert b"Working on queue" in await worker.stdout.readline()
             monkeypatch.setenv("TEMPORAL_ADDRESS", door)
             for name, file in (("SERVER_CA_CERT", "ca"), ("CLIENT_CERT", "client"), ("CLIENT_KEY", "client_key")):
@@ -98,14 +98,14 @@ async def test_a_worker_comes_in_where_a_server_asks_for_certificates(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ((), "it ended the connection; it may want TLS"),
-        (("--tls",), "its certificate is from nobody whom this machine trusts"),
+        ((), "it ended the connection; it may need TLS"),
+        (("--tls",), "its certificate is not from a CA that this machine trusts"),
         (("--tls-ca-path", "ca.pem"), "its certificate is for another name"),
         (
             ("--tls-ca-path", "ca.pem", "--tls-server-name", "temporal.test"),
-            "it may want TLS, or a certificate of ours",
+            "it may need TLS, or a client certificate",
         ),
-        (("--tls-cert-path", "client.pem"), "a certificate of ours or its private key, and not both"),
+        (("--tls-cert-path", "client.pem"), "a client certificate or its private key, but not both"),
         (("--tls-cert-path", "client.pem", "--tls-key-path", "agents.py"), "the private key .* cannot be read"),
         (
             ("--tls-cert-path", "agents.py", "--tls-key-path", "client.key"),

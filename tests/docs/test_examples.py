@@ -10,7 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAYS = {
     "first_agent.py": ["Hello! This conversation is stored, whatever happens to me."],
-    "tools_with_state.py": ["Tea, bread and cheese: 16.5 of 20.", "['tea', 'bread', 'cheese']"],
+    "tools_with_state.py": ["Tea, bread and cheese: 16.5 of 20.", "['tea', 'bread', 'cheese'] 16.5"],
     "survive_a_restart.py": [
         "the first process ended with SIGKILL",
         "Ann has her letter, and the order is on its way.",
@@ -24,8 +24,8 @@ SAYS = {
         "Your seat is booked.",
     ],
     "sub_agents.py": [
-        "researcher begins",
-        "researcher begins",
+        "researcher starts",
+        "researcher starts",
         "researcher completed: {'fact': 'it pulls', 'sure': True}",
         "researcher completed: {'fact': 'it pulls', 'sure': True}",
         "Tides follow the moon.",
@@ -38,11 +38,12 @@ SAYS = {
     ],
     "remember_users.py": [
         "ann: Has a nut allergy.",
-        "bob: I know nothing of you.",
+        "bob: I know nothing about you.",
         "waiter: Is called Ann.",
         "waiter: Has a nut allergy.",
         "forgotten: 2",
     ],
+    "keep_time.py": [f"All quiet, round {number}." for number in (1, 2, 3)],
     "work_with_files.py": [
         "may I run 'grep -c print sum.py'?",
         "One line, and it prints.",

@@ -28,9 +28,14 @@ EXAMPLE = ROOT / "examples" / "chat"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 
-FOLDERS = {"v6": EXAMPLE, "v7": CLIENTS / "v7", "agui": CLIENTS / "agui"}
-"""Where the packages of either major of the library are, and those of AG-UI's client."""
-PROGRAMS = {"v6": CLIENTS / "chat.mjs", "v7": CLIENTS / "chat.mjs", "agui": CLIENTS / "agui" / "agui.mjs"}
+FOLDERS = {"v6": EXAMPLE, "v7": CLIENTS / "v7", "agui": CLIENTS / "agui", "openai": CLIENTS / "openai"}
+"""Where the packages of either major of the library are, and those of AG-UI's and OpenAI's clients."""
+PROGRAMS = {
+    "v6": CLIENTS / "chat.mjs",
+    "v7": CLIENTS / "chat.mjs",
+    "agui": CLIENTS / "agui" / "agui.mjs",
+    "openai": CLIENTS / "openai" / "openai.mjs",
+}
 
 
 def command_of_node(name: str) -> str | None:

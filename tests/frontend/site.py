@@ -19,6 +19,7 @@ from helix_agents import (
     Agent,
     AgentServer,
     Executor,
+    PersistentAgent,
     ScriptedModel,
     ToolContext,
     ToolMessage,
@@ -108,6 +109,8 @@ def answer(request: ModelRequest):
             return reply(thinking="It may be of use.", calls=[call("note", {"text": "fog"})])
         case "crew", False:
             return call("subagent__mate", {"message": "book"})
+        case "background", False:
+            return call("companion__spawnAgent", {"agent": "hand", "name": "hand", "initialMessage": "book"})
         case "everything", False:
             return reply(
                 "All of it. ", calls=[call("tides", {"place": "cove"}), call("book", {"boat": "Petrel"}), call("where")]
@@ -128,8 +131,10 @@ def agents(gate: Path) -> list[AnyAgent]:
 
     model = ScriptedModel(answer, chunk=8, pace=pace)
     mate = Agent(name="mate", description="Books boats.", model=model, tools=[book])
+    hand = Agent(name="hand", description="Books boats while others talk.", model=model, tools=[book])
     tools = [tides, book, hurry, wait, where, note, mate.as_tool()]
-    return [Agent(name="guide", model=model, tools=tools, state=Log, stop_when=is_enough)]
+    companions = [PersistentAgent(hand, mode="non_blocking")]
+    return [Agent(name="guide", model=model, tools=tools, state=Log, stop_when=is_enough, persistent_agents=companions)]
 
 
 def app(store: str, gate: Path, page: Path) -> Starlette:

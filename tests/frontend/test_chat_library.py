@@ -81,6 +81,22 @@ def test_a_decision_goes_on_in_the_same_message(
     assert text_of(decided) == "I will book. " + LINE
 
 
+def test_a_decision_on_what_a_companion_asks_in_the_background_is_sent_once(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    site.open_gate()
+    page = open_chat(session_id)
+    page.do("send", text="background")
+    snapshot = wait_until(lambda: (now := site.get(f"/sessions/{session_id}/snapshot"))["pending"] and now)
+    page.do("refresh", messages=snapshot["messages"])
+    (asked,) = parts(page.do("look"), "tool-book")
+    answer = page.do("approve", approvalId=asked["approval"]["id"], approved=True)
+    assert (answer["status"], answer["error"]) == ("ready", None)
+    (done,) = parts(answer, "tool-book")
+    assert (done["state"], done["output"]) == ("output-available", "booked Petrel")
+    assert site.get(f"/sessions/{session_id}/snapshot")["pending"] == []
+
+
 def test_the_page_runs_a_client_tool(open_chat: OpenChat, session_id: str) -> None:
     chat = open_chat(session_id)
     [tool] = parts(chat.do("send", text="where"), "tool-where")
@@ -245,6 +261,33 @@ def test_a_second_tab_reads_along_and_may_not_talk_in_between(site: Site, open_c
     second.do("resume", until=PAUSE)
     site.open_gate()
     assert text_of(second.do("look")) == text_of(first.do("look")) == LINE
+
+
+def test_a_refreshed_page_shows_the_message_that_waits_and_has_it_answered_once(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    open_chat(session_id).do("send", text="line", until=PAUSE)
+    said = {"id": "u-2", "role": "user", "parts": [{"type": "text", "text": "tides"}]}
+    body = {"id": session_id, "message": said, "ifRunning": "enqueue"}
+    with httpx2.stream("POST", f"{site.url}/chat", json=body) as response:
+        response.raise_for_status()
+    snapshot = site.get(f"/sessions/{session_id}/snapshot")
+    (waiting,) = snapshot["queued"]
+    assert {name: waiting[name] for name in said} == said
+    assert waiting["metadata"]["runId"] == site.get(f"/sessions/{session_id}/queue")["items"][0]["runId"]
+    page = open_chat(session_id)
+    assert page.do("check", messages=[*snapshot["messages"], waiting])["valid"]
+    # What is being written is the last message of the page, and is gone on with in its place.
+    page.do("refresh", messages=snapshot["messages"])
+    page.do("resume", until=PAUSE)
+    site.open_gate()
+    assert text_of(page.do("look")) == LINE
+    answered = page.do("send", message=waiting, body={"ifRunning": "enqueue"})
+    assert [message["role"] for message in answered["messages"]] == ["user", "assistant"] * 2
+    assert text_of(answered) == "Let me look. Done with tides."
+    later = site.get(f"/sessions/{session_id}/snapshot")
+    assert without_ids(later["messages"])[0:2] == without_ids(answered["messages"])[0:2]
+    assert (len(later["messages"]), later["queued"]) == (4, [])
 
 
 def test_a_stop_keeps_what_was_said_and_the_next_message_goes_on(

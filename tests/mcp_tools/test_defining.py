@@ -31,16 +31,16 @@ WRONG: dict[str, dict[str, Any]] = {
     "its url is not an http or https address; give credentials": {"url": "https://ann:secret@docs.example/mcp"},
     "header 'x y' cannot be sent": {"url": URL, "headers": {"x y": "1"}},
     "header 'authorization' cannot be sent": {"url": URL, "headers": {"authorization": "secret\n"}},
-    "env=… and cwd=… are for a server that is a command": {"url": URL, "env": {}},
-    "headers=… are for a server at a url": {"command": ["x"], "headers": {"a": "b"}},
+    "env=… and cwd=… are only for a server with command=": {"url": URL, "env": {}},
+    "headers=… are only for a server with url=": {"command": ["x"], "headers": {"a": "b"}},
     "command='uvx docs' is not a list of words": {"command": "uvx docs"},
     "is not a list of words": {"command": []},
     "env['A'] is not a string": {"command": ["x"], "env": {"A": 1}},
     "connect_timeout=0 has to be a number of seconds above 0": {"url": URL, "connect_timeout": 0},
-    "a name is 1 to 64 of the characters": {"name": "my docs", "url": URL},
-    "give it one of up to 32": {"name": "d" * 33, "url": URL},
-    "names in 'state__' belong to built-in tools": {"name": "state", "url": URL},
-    "names in 'subagent__' belong to built-in tools": {"name": "subagent", "url": URL},
+    "a name has 1 to 64 of the characters": {"name": "my docs", "url": URL},
+    "give it one of at most 32 characters": {"name": "d" * 33, "url": URL},
+    "names that start with 'state__' belong to built-in tools": {"name": "state", "url": URL},
+    "names that start with 'subagent__' belong to built-in tools": {"name": "subagent", "url": URL},
 }
 
 
@@ -78,7 +78,7 @@ def test_tools_are_chosen_by_name_and_pattern() -> None:
     offered = offering("files.read", "files.write", "search")
     chosen = {tool.name for tool in tools_of(offered, "files.*", exclude=["*.write"])}
     assert chosen == {"docs__files_read"}
-    with pytest.raises(DefinitionError, match=r"it has no tool 'serach'; there are: files\.read, files\.write, search"):
+    with pytest.raises(DefinitionError, match=r"it has no tool 'serach'; it has: files\.read, files\.write, search"):
         tools_of(offered, "serach")
     with pytest.raises(DefinitionError, match="it has no tool 'wirte'"):
         tools_of(offered, exclude=["wirte"])
@@ -201,5 +201,5 @@ def test_a_catalogue_says_what_is_different_in_another() -> None:
             {"name": "d", "inputSchema": PLAIN},
         ]
     )
-    assert before.changes_to(after) == ["a is gone", "b has another description, inputSchema", "d is new"]
+    assert before.changes_to(after) == ["a is gone", "b has a different description, inputSchema", "d is new"]
     assert before.changes_to(before) == []

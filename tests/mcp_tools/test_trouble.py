@@ -142,18 +142,18 @@ async def test_a_service_that_never_greets_is_waited_for_as_long_as_was_said(pro
 
 
 SAID = {
-    "401 text/plain no": "MCP server 'shelf' refused: it does not accept these credentials (status 401).",
-    "403 text/plain no": "MCP server 'shelf' refused: it does not accept these credentials (status 403).",
-    "429 text/plain no": "MCP server 'shelf' does not answer: it asks to be asked again later (status 429).",
+    "401 text/plain no": "MCP server 'shelf' refused the request: it does not accept these credentials (status 401).",
+    "403 text/plain no": "MCP server 'shelf' refused the request: it does not accept these credentials (status 403).",
+    "429 text/plain no": "MCP server 'shelf' does not answer: it asks callers to try again later (status 429).",
     "500 text/plain no": "MCP server 'shelf' does not answer: it failed with status 500; "
     "it may or may not have taken effect.",
-    "418 text/plain no": "MCP server 'shelf' refused: it answered with status 418.",
+    "418 text/plain no": "MCP server 'shelf' refused the request: it answered with status 418.",
     '400 application/json {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no such tool"}}': "MCP server "
     "'shelf' refused the call: no such tool",
-    "200 application/json {nothing": "MCP server 'shelf' does not keep to the protocol: its answer cannot be read; "
+    "200 application/json {nothing": "MCP server 'shelf' does not follow the protocol: its answer cannot be read; "
     "it may or may not have taken effect.",
     "200 text/html <p>": "MCP server 'shelf' refused the call: Unexpected content type: text/html",
-    '200 application/json {"jsonrpc":"2.0","id":1,"result":{"content":7}}': "MCP server 'shelf' does not keep to the "
+    '200 application/json {"jsonrpc":"2.0","id":1,"result":{"content":7}}': "MCP server 'shelf' does not follow the "
     "protocol: ",
 }
 
@@ -231,7 +231,7 @@ async def test_headers_that_cannot_be_made_fail_the_call_and_are_not_shown(servi
     agent = agent_with(tools, [SEARCH, "Done."])
     async with Executor.open("memory://", agents=[agent]) as helix:
         [result] = await results(helix, agent)
-    assert result.content == "MCP server 'shelf' does not answer: the headers for it could not be made."
+    assert result.content == "MCP server 'shelf' does not answer: its request headers could not be made."
 
 
 async def test_a_tool_that_is_gone_since_the_catalogue_was_taken_fails_its_calls_alone(shelf: Shelf) -> None:
@@ -253,7 +253,7 @@ async def test_a_server_that_describes_itself_anew_changes_nothing_until_its_cat
     server = program.server()
     taken = await server.take_catalogue()
     await server.close()
-    assert program.catalogue.changes_to(taken) == ["search has another description"]
+    assert program.catalogue.changes_to(taken) == ["search has a different description"]
     [known] = program.tools("search")
     [new] = server.tools("search", catalogue=taken)
     assert (known.description, new.description) == ("Search the shelf.", "Look at the shelf.")
@@ -368,16 +368,14 @@ async def test_an_answer_of_a_program_that_cannot_be_read_is_told_at_once_and_ot
     assert fine.content == "c was called"
     for result, line in zip((first, *others), BROKEN, strict=True):
         assert result.code == "outcome_unknown"
-        assert result.content.startswith(
-            "MCP server 'hand' does not keep to the protocol: its answer cannot be read: {"
-        )
+        assert result.content.startswith("MCP server 'hand' does not follow the protocol: its answer cannot be read: {")
         assert line[-12:] in result.content
 
 
 LISTS = {
-    "without end": ('return {"tools": tools} if cursor else', "return", MCPProtocolError, "has no end after 3 pages"),
+    "without end": ('return {"tools": tools} if cursor else', "return", MCPProtocolError, "does not end after 3 pages"),
     "no tools": ('"inputSchema": {"type": "object"}', '"colour": 1', MCPProtocolError, "ValidationError"),
-    "a refusal": ('case "tools/list"', 'case "tools/other"', MCPRefusedError, "refused: what?"),
+    "a refusal": ('case "tools/list"', 'case "tools/other"', MCPRefusedError, "refused the request: what?"),
 }
 
 

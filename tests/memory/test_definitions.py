@@ -156,7 +156,7 @@ async def test_an_executor_without_a_place_for_memories_refuses_an_agent_that_ha
     async with await open_backend("memory://") as backend:
         parts = {"state": backend.state, "streams": backend.streams, "usage": backend.usage}
         async with Executor(**parts, agents=[friend.agent]) as helix:
-            with pytest.raises(DefinitionError, match="no place"):
+            with pytest.raises(DefinitionError, match="cannot store one"):
                 await helix.execute(friend.agent, "Tea?", "s-1", user_id="ann")
             assert (await helix.sessions.list()).total == 0
 

@@ -1,9 +1,10 @@
 """A child came to its end, and its parent died before it could say so: whoever goes on is told what it came to."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,9 @@ from helix_agents.testing import ScriptedModel, call, reply
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 from helix_agents.testing.scattered import ScatteredExecutor
+from helix_agents.testing.workers import Processes
+from tests.recovery import forgotten_child_jobs
+from tests.recovery.conversation_jobs import LaterClock
 from tests.recovery.deaths import die_at, settings_on
 
 SESSION = "s-1"
@@ -326,3 +330,57 @@ async def test_readers_hear_nothing_of_a_child_that_is_let_go_before_they_were_t
         child = await parts.state.get_current_run(ref.sub_session_id)
         assert child is not None
         assert (child.status, await ends(parts)) == ("interrupted", [])
+
+
+def _waiting_helper() -> Agent[Any, Any, Any]:
+    return helper_that(call("locate", {"city": "Rome"}), tools=[locate])
+
+
+async def _leave_waiting(parts: Backend, agent: AnyAgent) -> str:
+    """Begin a conversation that waits for a child; answers the checkpoint where it does."""
+    async with Executor(**settings_on(parts, agent)) as first:
+        assert isinstance(await (await first.execute(agent, "Go.", SESSION)).result(), Suspended)
+        return (await first.sessions.checkpoints(SESSION)).items[0].checkpoint_id
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with Processes(preload=[forgotten_child_jobs.MODULE, "helix_agents.backends.sqlite"]) as processes:
+        yield processes
+
+
+@pytest.mark.parametrize(
+    ("kind", "side"), [("open", "after"), ("ask_model", "after"), ("commit", "before"), ("commit", "after")]
+)
+async def test_readers_hear_once_of_the_end_of_a_child_whose_step_was_rewound_also_if_the_next_process_is_killed(
+    tmp_path: Path, processes: Processes, kind: str, side: str
+):
+    url, agent = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal", forgotten_child_jobs.WRITER
+    async with await open_backend(url) as parts, Executor(**settings_on(parts, agent)) as first:
+        assert isinstance(await (await first.execute(agent, "Go.", SESSION)).result(), Suspended)
+        await first.rewind(SESSION, "beginning")
+    job = {"url": url, "kind": kind, "side": side}
+    [killed] = await processes.run(f"{forgotten_child_jobs.MODULE}:go_on_and_die", [job])
+    assert killed.was_killed, killed.error
+    async with await open_backend(url, clock=LaterClock(1)) as parts:
+        async with Executor(**settings_on(parts, agent)) as third:
+            await third.recover()
+            await third.idle()
+        assert (await parts.state.list_runs(SESSION)).items[0].status == "completed"
+        assert await ends(parts) == [("interrupted", None)]
+        (ref,) = await parts.state.get_sub_session_refs(SESSION)
+        assert ref.status == "interrupted"
+
+
+async def test_readers_hear_once_of_the_end_of_a_child_that_a_dead_run_told_before_a_rewind():
+    agent = writer(_waiting_helper(), "Well then.")
+    async with await open_backend("memory://told-before-a-rewind") as parts, asyncio.timeout(20):
+        waited_at = await _leave_waiting(parts, agent)
+        await die_at(StopAt(kind="commit", effect=1, side="before"), parts, agent, SESSION, "Never mind.")
+        assert len(await ends(parts)) == 1
+        async with Executor(**settings_on(parts, agent)) as second:
+            await second.rewind(SESSION, waited_at)
+            assert await (await second.execute(agent, "Still there?", SESSION)).output() == "Well then."
+        assert len(await ends(parts)) == 1
+        (ref,) = await parts.state.get_sub_session_refs(SESSION)
+        assert ref.status == "interrupted"

@@ -158,7 +158,7 @@ async def test_none_keeps_everything_and_a_time_that_is_none_is_refused(tmp_path
         assert (await helix.sweep()).pruned_workflows == 0
         assert len(await known()) == 2
     with pytest.raises(
-        DefinitionError, match="workflow_retention_ms=-1 has to be a whole number from 0 on; None keeps"
+        DefinitionError, match="workflow_retention_ms=-1 has to be a whole number of at least 0; None keeps"
     ):
         async with opened(tmp_path, workflow_retention_ms=-1):
             raise AssertionError("it was opened")

@@ -269,9 +269,9 @@ async def test_a_process_that_opens_no_deps_neither_takes_up_nor_begins_what_nee
         for _ in range(3):
             await second.sweep()
         assert (await second.recover()).missing_deps == ((SESSION,) if died else ())
-        with pytest.raises(DepsNotOpenedError, match="'fetch' takes a Pool"):
+        with pytest.raises(DepsNotOpenedError, match="'fetch' needs a Pool"):
             await second.resume(agent, SESSION)
-        with pytest.raises(DepsNotOpenedError, match="'fetch' takes a Pool"):
+        with pytest.raises(DepsNotOpenedError, match="'fetch' needs a Pool"):
             await second.execute(agent, "Go.", "another")
         assert await second.sessions.find("another") is None
         await second.idle()

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from helix_agents.agent.agent import Agent
@@ -12,6 +13,7 @@ from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamMa
 from helix_agents.domain.effects import BeginEffect, EffectOutcome, FinishOutcome
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.domain.ids import SessionId, ToolCallId
+from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import Fence
 from helix_agents.engine.services import EngineOptions
@@ -191,3 +193,35 @@ async def test_a_call_that_its_tool_gave_up_is_not_taken_again_by_a_late_renewal
         settings = {**settings_on(parts, agent), "options": EngineOptions(effect_lease_ms=30)}
         async with Executor(**settings) as helix:
             assert await (await helix.execute(agent, "Go.", SESSION)).output() == "So be it."
+
+
+class SetBack(InMemoryStateStore):
+    """A store whose clock was set back by an hour after somebody had announced a call, and died."""
+
+    async def begin_effect(self, request: BeginEffect) -> EffectOutcome:
+        if not await self.list_effects(request.session_id):
+            dead = {"owner": "dead", "lease_ms": request.lease_ms + 3_600_000}
+            await super().begin_effect(msgspec.structs.replace(request, **dead))
+        return await super().begin_effect(request)
+
+
+async def test_nobody_waits_for_a_clock_that_was_set_back_to_come_to_the_end_of_a_dead_ones_intent() -> None:
+    sent: list[str] = []
+
+    @tool(effect="once", unknown_outcome="fail")
+    async def send() -> str:
+        """Send a letter, which cannot be taken back."""
+        sent.append("one more")
+        return "sent"
+
+    memory = Memory()
+    agent = Agent(name="writer", model=ScriptedModel([call("send", {}, id="c-1"), "Well."]), tools=[send])
+    parts = {"streams": InMemoryStreamManager(memory), "usage": InMemoryUsageStore(memory)}
+    store = SetBack(memory)
+    async with (
+        asyncio.timeout(10),
+        Executor(state=store, **parts, janitor_seconds=None, options=EngineOptions(effect_lease_ms=20)) as helix,
+    ):
+        assert await (await helix.execute(agent, "Write to her.", SESSION)).output() == "Well."
+    [told] = [row.message for row in await store.load_transcript(SESSION) if isinstance(row.message, ToolMessage)]
+    assert (told.code, sent) == ("outcome_unknown", [])

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -14,15 +15,24 @@ from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import Committed, RunStartCommitted, SettleSession, StartRun
-from helix_agents.domain.errors import ConflictError, HelixError, SessionCorruptError, StoreUnavailableError
+from helix_agents.domain.errors import (
+    ConflictError,
+    HelixError,
+    SchemaTooNewError,
+    SessionCorruptError,
+    SessionNotFoundError,
+    StoreUnavailableError,
+)
 from helix_agents.domain.ids import RunId, SessionId, StreamId
 from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.paging import Page
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.domain.sessions import CreateSession, StatusOutcome
+from helix_agents.engine.children.detached import begin_detached
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.requests.settling import fail_run
+from helix_agents.runtimes.executor import rewinds
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.owned_runs import claim
 from helix_agents.runtimes.executor.recovery import Recovered, recover
@@ -42,6 +52,9 @@ class Answers(InMemoryStateStore):
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
         self.lose: set[str] = set()
+        self.refuse: list[Exception] = []
+        self.refuse_then: Sequence[Exception] = ()
+        self.released: list[str] = []
         self.hold_start: Gate | None = None
         self.is_broken = False
         self.is_damaged = False
@@ -49,11 +62,15 @@ class Answers(InMemoryStateStore):
         self.breaks_after = False
 
     def _lost(self, operation: str) -> None:
+        if operation == "get_current_run" and self.refuse:
+            raise self.refuse.pop(0)
         if operation in self.lose:
             self.lose.discard(operation)
+            self.refuse.extend(self.refuse_then)
             raise StoreUnavailableError("memory", "the answer was lost")
 
     async def start_run(self, start: StartRun) -> RunStartCommitted:
+        self._lost("before_start")
         started = await super().start_run(start)
         if self.hold_start is not None:
             await self.hold_start.wait()
@@ -80,7 +97,10 @@ class Answers(InMemoryStateStore):
     async def settle_session(self, request: SettleSession) -> StatusOutcome:
         if self.before_settling is not None:
             await self.before_settling()
-        return await super().settle_session(request)
+        self._lost("settle_session")
+        settled = await super().settle_session(request)
+        self._lost("settled")
+        return settled
 
     async def get_messages(self, session_id: SessionId, **page: Any) -> Page[StoredMessage]:
         if self.is_damaged:
@@ -89,6 +109,7 @@ class Answers(InMemoryStateStore):
 
     async def release_lease(self, owner: str) -> None:
         self._lost("release_lease")
+        self.released.append(owner)
         await super().release_lease(owner)
 
     async def get_current_run(self, session_id: SessionId) -> RunRecord | None:
@@ -402,6 +423,24 @@ async def test_a_claim_that_another_process_made_is_not_taken_for_ones_own(
     assert (await world.run()).owner == "another"
 
 
+async def test_a_claim_that_was_not_answered_is_given_up_when_its_session_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    begun = StartRun(session_id=SESSION, run_id="r-1", create=CreateSession(agent_type="speaker"), owner="dead")
+    dead = (await world.store.start_run(begun)).run
+    claim_run = world.store.claim_run
+
+    async def be_too_late(*about: Any, **known_as: Any) -> RunRecord:
+        monkeypatch.setattr(world.store, "claim_run", claim_run)
+        await claim_run(*about, **known_as)
+        await world.store.delete_session(SESSION)
+        raise StoreUnavailableError("memory", "it is away")
+
+    monkeypatch.setattr(world.store, "claim_run", be_too_late)
+    with pytest.raises(SessionNotFoundError):
+        await stage.within(claim(world.store, dead, "ours"))
+
+
 async def test_a_claim_for_nobody_whose_answer_was_lost_is_told_at_once(world: World):
     begun = StartRun(session_id=SESSION, run_id="r-1", create=CreateSession(agent_type="speaker"), owner="dead")
     dead = (await world.store.start_run(begun)).run
@@ -428,6 +467,71 @@ async def test_a_driver_that_broke_while_the_store_was_away_fails_its_run_once_i
         stream = await world.streams.get_stream_info(SESSION)
         assert stream is not None
         assert stream.status == "failed"
+
+
+NO_ANSWERS = [SchemaTooNewError("memory", 9, 8), RuntimeError("a fault in the store")]
+"""What a store says that is not worth asking again; an operator may have mended it by the next time."""
+
+
+@pytest.mark.parametrize("refused", NO_ANSWERS, ids=lambda problem: type(problem).__name__)
+async def test_a_driver_that_broke_fails_its_run_though_the_store_refused_to_say_anything_at_first(
+    world: World, refused: Exception
+):
+    held = Held()
+    agent = held.agent()
+    async with world.opened(agent) as helix:
+        run = await helix.execute(agent, "Work.", SESSION)
+        await held.gates[0].until_reached()
+        driver = helix._runtime.find(run.run_id)
+        assert driver is not None
+        world.store.is_broken, world.store.refuse = True, [refused]
+        held.gates[0].opened.set()
+        await stage.within(asyncio.wait((driver,)))
+        assert (await failed(run)).error == "out of order"
+        assert world.store.refuse == []
+
+
+@pytest.mark.parametrize("refused", NO_ANSWERS, ids=lambda problem: type(problem).__name__)
+async def test_a_run_is_driven_whose_start_was_not_answered_though_the_store_refused_to_say_anything_at_first(
+    world: World, refused: Exception
+):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        world.store.lose, world.store.refuse = {"start_run"}, [refused]
+        with pytest.raises(StoreUnavailableError):
+            await helix.execute(agent, "Speak.", SESSION)
+        await background(helix)
+        assert await completed(await handle(helix, agent)) == "One."
+
+
+async def test_a_run_is_driven_whose_claim_was_not_answered_though_the_store_refused_to_say_whose_it_is(world: World):
+    agent = speaker()
+    create = CreateSession(agent_type=agent.name)
+    await world.store.start_run(StartRun(session_id=SESSION, run_id="r-1", create=create, owner="somebody who died"))
+    async with world.opened(agent) as helix:
+        world.store.lose, world.store.refuse = {"claim_run"}, [SchemaTooNewError("memory", 9, 8)]
+        await helix.recover()
+        assert await completed(await handle(helix, agent)) == "One."
+        assert (await world.run()).attempt == 2
+
+
+async def test_a_companions_start_that_was_not_answered_is_sent_again_though_the_store_refused_in_between(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    start_run = world.store.start_run
+    troubles: list[HelixError] = [StoreUnavailableError("memory", "lost"), SchemaTooNewError("memory", 9, 8)]
+
+    async def troubled(start: StartRun) -> RunStartCommitted:
+        started = await start_run(start)
+        if troubles:
+            raise troubles.pop(0)
+        return started
+
+    monkeypatch.setattr(world.store, "start_run", troubled)
+    create = CreateSession(agent_type="speaker")
+    async with world.opened(speaker()) as helix:
+        start = StartRun(session_id=SESSION, run_id="r-1", create=create, owner=helix._runtime.owner)
+        assert (await stage.within(begin_detached(helix._services, start))).run_id == "r-1"
 
 
 async def test_a_driver_that_broke_fails_its_run_though_its_last_step_cannot_be_read(
@@ -466,6 +570,73 @@ async def test_who_rewinds_a_session_that_is_paused_meanwhile_leaves_no_run_behi
         world.store.hold_start.opened.set()
         assert (await stage.within(rewinding)).status == "interrupted"
         assert (await world.run()).status == "interrupted"
+
+
+async def test_a_rewind_is_completed_though_its_caller_was_cancelled_while_it_began(world: World):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        await completed(await helix.execute(agent, "Speak.", SESSION))
+        world.store.hold_start = Gate()
+        rewinding = asyncio.create_task(helix.rewind(SESSION, "beginning"))
+        await world.store.hold_start.until_reached()
+        rewinding.cancel()
+        await asyncio.wait((rewinding,))
+        assert rewinding.cancelled()
+        world.store.hold_start.opened.set()
+        await background(helix)
+        assert (await world.run()).status == "interrupted"
+        assert (await world.store.load_state(SESSION)).message_count == 0
+
+
+@pytest.mark.parametrize("lost", ["start_run", "settle_session", "settled"])
+async def test_a_rewind_of_which_an_answer_was_lost_stays_where_it_went(
+    world: World, lost: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rewinds, "backoff", lambda: repeat(0.0))
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        await completed(await helix.execute(agent, "Speak.", SESSION))
+        world.store.lose, world.store.refuse_then = {lost}, [StoreUnavailableError("memory", "it is away")] * 1_000
+        with pytest.raises(StoreUnavailableError):
+            await helix.rewind(SESSION, "beginning")
+        # While the store does not say what is current, nobody takes the rewind for a run whose process died.
+        assert (await helix.recover()).run_ids == ()
+        assert world.store.refuse
+        assert not world.store.released
+        world.store.refuse.clear()
+        await background(helix)
+        assert len(world.store.released) == 1
+        assert (await world.run()).status == "interrupted"
+        assert (await world.store.load_state(SESSION)).message_count == 0
+        assert await completed(await helix.execute(agent, "Speak again.", SESSION)) == "One."
+
+
+async def test_a_rewind_that_never_began_does_not_end_the_turn_that_began_instead(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rewinds, "backoff", lambda: repeat(0.0))
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        await completed(await helix.execute(agent, "Speak.", SESSION))
+        away = [StoreUnavailableError("memory", "it is away")] * 1_000
+        world.store.lose, world.store.refuse_then = {"before_start"}, away
+        with pytest.raises(StoreUnavailableError):
+            await helix.rewind(SESSION, "beginning")
+        await begin(world.store, SESSION, "r-another", owner="another")
+        assert world.store.refuse
+        world.store.refuse.clear()
+        await background(helix)
+        run = await world.run()
+        assert (run.run_id, run.status) == ("r-another", "running")
+
+
+async def test_a_rewind_that_was_made_is_told_though_its_lease_could_not_be_given_up(world: World):
+    agent = speaker()
+    async with world.opened(agent) as helix:
+        await completed(await helix.execute(agent, "Speak.", SESSION))
+        world.store.lose = {"release_lease"}
+        assert (await helix.rewind(SESSION, "beginning")).status == "interrupted"
+        assert not world.store.lose
 
 
 async def orphaned_child(world: World) -> RunRecord:

@@ -1,13 +1,14 @@
 """Messages that wait outlive the process that sent them, and of many that look one begins each."""
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents import Agent, Executor, ScriptedModel, tool
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.commits import RunStartCommitted, StartRun
 from helix_agents.domain.errors import QueuedTurnDroppedError, StateSchemaChangedError, StoreUnavailableError
@@ -15,6 +16,7 @@ from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.sessions import InterruptSet, NothingRunning
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.testing import call
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import Gate, PieceGate, completed, interrupted, lines, within
 from helix_agents.testing.workers import Processes
@@ -229,3 +231,37 @@ async def test_a_turn_that_cannot_begin_is_told_of_until_it_is_gone_and_keeps_no
         await asyncio.sleep(0)
         slow.opened.set()
         assert (await within(waiting)).status == "completed"
+
+
+async def test_a_turn_begins_that_waited_behind_one_that_another_event_loop_drives(monkeypatch: pytest.MonkeyPatch):
+    """A loop in debug mode says no to whoever would wake it from another thread; others may sleep on instead."""
+    asyncio.get_running_loop().set_debug(True)
+    going, may_end, waits = threading.Event(), threading.Event(), asyncio.Event()
+
+    @tool
+    def work() -> str:
+        """Work."""
+        going.set()
+        assert may_end.wait(10)
+        return "done"
+
+    agent = Agent(name="worker", model=ScriptedModel([call("work"), "One.", "Two."]), tools=[work])
+    async with await open_backend("memory://two-loops") as parts, Executor(**settings_on(parts, agent)) as helix:
+
+        async def elsewhere() -> str:
+            return await (await helix.execute(agent, "One", SESSION)).output()
+
+        until_over = helix._queue._until_over
+
+        async def noticed(session_id: str, *, begun_here: bool) -> None:
+            asyncio.get_running_loop().call_later(0.1, waits.set)
+            await until_over(session_id, begun_here=begun_here)
+
+        monkeypatch.setattr(helix._queue, "_until_over", noticed)
+        other = asyncio.create_task(asyncio.to_thread(asyncio.run, elsewhere()))
+        assert await asyncio.to_thread(going.wait, 10)
+        second = await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+        await within(waits.wait())
+        may_end.set()
+        assert await within(other) == "One."
+        assert await completed(second) == "Two."

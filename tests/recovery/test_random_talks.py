@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.ports.backend import open_backend
-from helix_agents.runtimes.executor import owned_runs, starting
+from helix_agents.runtimes.executor import owned_runs, rewinds, starting
 from helix_agents.runtimes.in_process import drivers
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
-from tests.recovery.random_talk import MOST_MOVES, Talk
+from tests.recovery.random_talk import MOST_MOVES, Talk, side_by_side
 
 TALKS = 300
 
@@ -34,7 +35,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def soon() -> Iterator[None]:
     """A store that lost an answer is back at once."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (owned_runs, starting, drivers):
+        for module in (owned_runs, rewinds, starting, drivers):
             patch.setattr(module, "backoff", lambda: repeat(0.002))
         yield
 
@@ -54,6 +55,34 @@ async def talk(seed: int, moves: list[int], url: str, *, crowded: bool = False, 
 )
 def test_a_talk_keeps_its_promises(seed: int, moves: list[int], crowded: bool, troubled: bool) -> None:
     asyncio.run(talk(seed, moves, "memory://talks", crowded=crowded, troubled=troubled))
+
+
+async def test_moves_that_are_made_side_by_side_are_all_over_when_one_of_them_has_failed():
+    made: list[str] = []
+
+    async def lost() -> None:
+        raise StoreUnavailableError("troubled", "it went away")
+
+    async def slow() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        made.append("slow")
+
+    with pytest.raises(StoreUnavailableError):
+        await side_by_side(slow(), lost())
+    assert made == ["slow"]
+
+
+async def test_of_moves_that_are_made_side_by_side_the_one_that_nobody_expected_to_fail_is_told():
+    async def lost() -> None:
+        raise StoreUnavailableError("troubled", "it went away")
+
+    async def wrong() -> None:
+        await asyncio.sleep(0)
+        raise RuntimeError("out of order")
+
+    with pytest.raises(RuntimeError, match="out of order"):
+        await side_by_side(lost(), wrong())
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])

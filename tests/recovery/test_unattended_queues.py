@@ -114,5 +114,5 @@ async def test_the_doctor_asks_who_takes_what_has_not_begun(
         await helix.execute(guide, "When?", "s-1")
         assert await asyncio.to_thread(command, ["doctor", "--store", store]) == 0
     seen = capsys.readouterr().out
-    assert "1 run with a durable engine, 1 of them still at the first step, as a-typo__guide__s-1" in seen
+    assert "1 run with a durable engine, 1 of them still at the first step, such as a-typo__guide__s-1" in seen
     assert "without a process" not in seen

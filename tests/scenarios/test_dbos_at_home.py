@@ -100,13 +100,13 @@ def test_a_store_with_no_place_for_dbos_is_named(store: str):
     [
         (
             "postgresql://me:secret@host/app?schema=helix",
-            "knows no option 'schema'; leave it out; what a store is told",
+            "has no option 'schema'; leave it out; options of a store",
         ),
-        ("postgresql://me:secret@host/app?poolsize=3&foo=1", "knows no option 'foo', 'poolsize'"),
-        ("sqlite:///{folder}/dbos.db?synchronous=normal", "knows no option 'synchronous'"),
+        ("postgresql://me:secret@host/app?poolsize=3&foo=1", "has no option 'foo', 'poolsize'"),
+        ("sqlite:///{folder}/dbos.db?synchronous=normal", "has no option 'synchronous'"),
         ("postgresql://me:secret@host", "it names no database; write postgresql://host/name"),
         ("postgresql://me:secret@one:1,two:2/app", "several hosts are written as postgresql://user@/name?host=one:"),
-        ("postgresql://me:secret@host:port/app", "host and port cannot be made out"),
+        ("postgresql://me:secret@host:port/app", "host and port cannot be told apart"),
         ("mysql://me:secret@host/app", "DBOS keeps its tables in SQLite or PostgreSQL"),
         ("dbos.db", "DBOS keeps its tables in SQLite or PostgreSQL; write sqlite:///… or postgresql://…"),
         ("", "DBOS keeps its tables in SQLite or PostgreSQL"),
@@ -186,7 +186,9 @@ async def test_who_is_cancelled_while_dbos_is_launched_leaves_none(monkeypatch: 
 async def test_a_python_whose_sqlite_is_too_old_for_dbos_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 12, 1))
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 40, 1))
-    with pytest.raises(InvalidStoreUrlError, match=r"DBOS needs SQLite 3\.42\.0 in this Python.* system_database_url"):
+    with pytest.raises(
+        InvalidStoreUrlError, match=r"DBOS needs SQLite 3\.42\.0, but this Python has .* system_database_url"
+    ):
         await instance.acquire(instance.Wanted(system_database_url="sqlite:///one"), "me")
 
 

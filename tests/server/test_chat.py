@@ -10,12 +10,13 @@ import httpx2
 import pytest
 
 from helix_agents import Agent, AgentServer, Executor, PersistentAgent, ScriptedModel
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.llm.scripted import Step, call, reply
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.calls import Call
 from helix_agents.server.chat import routes as chat
-from tests.server.agents import gate, helper, mishaps, order_of, results_since_the_user
+from tests.server.agents import Notes, gate, helper, mishaps, order_of, publish, results_since_the_user
 from tests.server.live import BEN, TOKENS, LiveServer, wait_until
 from tests.server.page import Page, parts_of
 
@@ -264,12 +265,17 @@ def test_a_message_sent_while_an_answer_is_written_is_answered_after_it(page: Pa
             other.read(iter([next(others)]))
             (waiting,) = second.get(f"/sessions/{page.chat_id}/queue").json()["items"]
             assert waiting["messages"][0]["content"] == "and then?"
+            shown = page.snapshot()
+            metadata = {"runId": waiting["runId"], "queuedAt": waiting["queuedAt"]}
+            assert shown["queued"] == [{**_text("and then?", "m-2"), "metadata": metadata}]
+            assert "m-2" not in [message["id"] for message in shown["messages"]]
             gate.open()
             page.read(parts)
             other.read(others)
         assert second.get(f"/sessions/{page.chat_id}/queue").json() == {"items": []}
     assert other.text.startswith("You said: and then?")
     assert page.snapshot()["messages"] == [*page.messages, *other.messages]
+    assert page.snapshot()["queued"] == []
 
 
 def test_a_message_that_waits_can_be_taken_back(page: Page, server: LiveServer) -> None:
@@ -531,6 +537,94 @@ def test_what_a_companion_asked_stays_in_the_answer_it_was_asked_in() -> None:
                 assert page.snapshot()["messages"] == page.messages
                 page.decide("publish", True).post()
             assert page.snapshot()["messages"] == page.messages
+
+
+def background_boss(*companions: AnyAgent) -> AgentServer:
+    """An agent that lets a companion begin, and does not wait for it."""
+
+    def speak(request: ModelRequest) -> Step:
+        done = results_since_the_user(request) or order_of(request) != "spawn"
+        spawns = [
+            call("companion__spawnAgent", {"agent": each.name, "name": each.name, "initialMessage": "publish"})
+            for each in companions
+        ]
+        if order_of(request) == "busy":
+            return "Busy. " * 20
+        return "Done." if done else reply("Let me see. ", calls=spawns)
+
+    background = [PersistentAgent(each, mode="non_blocking") for each in companions]
+    boss = Agent(name="boss", model=ScriptedModel(speak, pace=gate.pass_), persistent_agents=background)
+    return AgentServer(Executor.open("memory://", agents=[boss]), authenticate=bearer_tokens(TOKENS))
+
+
+@pytest.mark.parametrize("approved", [True, False])
+@pytest.mark.parametrize("said_since", [(), ("and so on",)], ids=["at once", "a turn later"])
+def test_what_a_companion_in_the_background_asks_is_answered_by_the_page(
+    approved: bool, said_since: tuple[str, ...]
+) -> None:
+    with LiveServer(background_boss(helper)) as live, live.client() as client:
+        page = Page(client, "s")
+        for order in ("spawn", *said_since):
+            page.say(order)
+        wait_until(lambda: client.get("/pending").json()["items"])
+        # Loaded anew, the page finds the question in the last step, which is what its library answers.
+        page.messages = page.snapshot()["messages"]
+        assert page.last["parts"][-1]["state"] == "approval-requested"
+        page.decide("publish", approved).post()
+        settled = page.tool("publish")
+        assert settled["state"] == ("output-available" if approved else "output-denied")
+        assert settled.get("output") == ("published r-1" if approved else None)
+        assert client.get("/pending").json()["items"] == []
+        again = client.post("/chat", json={"id": "s", "messages": page.messages})
+        assert (again.status_code, again.json()["code"]) == (409, "nothing_to_resume")
+        assert page.say("and then").text == "Done."
+
+
+def test_a_companion_in_the_background_is_answered_while_another_message_is() -> None:
+    with LiveServer(background_boss(helper)) as live, live.client() as client, live.client() as second:
+        page = Page(client, "s").say("spawn")
+        wait_until(lambda: client.get("/pending").json()["items"])
+        page.messages = page.snapshot()["messages"]
+        gate.shut(2, only="Busy")
+        other = Page(second, "s", [_text("busy", "m-2")])
+        with other.posting() as parts:
+            other.read(iter([next(parts) for _ in range(3)]))
+            page.decide("publish", True).post()
+            # It gets the result, and nothing of what is said elsewhere.
+            assert (page.tool("publish")["output"], "Busy" in str(page.messages)) == ("published r-1", False)
+            gate.open()
+            other.read(parts)
+        assert other.text == "Busy. " * 20
+
+
+def test_a_companion_in_the_background_goes_on_while_another_still_waits() -> None:
+    other = Agent(name="other", description="Helps, too.", model=helper.model, tools=[publish], state=Notes)
+    with LiveServer(background_boss(helper, other)) as live, live.client() as client:
+        Page(client, "s").say("spawn")
+        wait_until(lambda: len(client.get("/pending").json()["items"]) == 2)
+        for left in (1, 0):
+            asked = client.get("/pending").json()["items"][0]
+            named = {"toolCallId": asked["toolCallId"], "approvalId": asked["approvalId"]}
+            body = {"kind": "approval-response", **named, "approved": True}
+            told = client.post("/chat/s/submit-tool-result", json=body).raise_for_status().json()
+            assert (told["outcome"], told["stillWaiting"]) == ("accepted", left)
+            below = f"/sessions/{asked['sessionId']}"
+            wait_until(lambda below=below: client.get(f"{below}/runs").json()["items"][0]["status"] == "completed")
+
+
+def test_two_companions_in_the_background_are_answered_together() -> None:
+    other = Agent(name="other", description="Helps, too.", model=helper.model, tools=[publish], state=Notes)
+    with LiveServer(background_boss(helper, other)) as live, live.client() as client:
+        page = Page(client, "s").say("spawn")
+        wait_until(lambda: len(client.get("/pending").json()["items"]) == 2)
+        page.messages = page.snapshot()["messages"]
+        asked = [part for part in page.last["parts"] if part["type"] == "tool-publish"]
+        assert [part["state"] for part in asked] == ["approval-requested"] * 2
+        for part in asked:
+            part.update(state="approval-responded", approval={**part["approval"], "approved": True})
+        page.post()
+        done = [part for part in page.last["parts"] if part["type"] == "tool-publish"]
+        assert [part["output"] for part in done] == ["published r-1"] * 2
 
 
 def test_a_client_tool_of_a_child_is_run_by_the_page(page: Page) -> None:

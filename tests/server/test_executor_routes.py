@@ -188,7 +188,7 @@ def test_a_resume_that_contradicts_itself_is_refused(ann: httpx2.Client, session
 def test_a_message_that_says_nothing_begins_no_turn(ann: httpx2.Client, session_id: str, nothing: Any) -> None:
     refused = ann.post("/start", json={"agentType": "director", "sessionId": session_id, "message": nothing})
     assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
-    assert "says nothing" in refused.json()["detail"]
+    assert "is empty" in refused.json()["detail"]
     start(ann, session_id, "hello")
     settled(ann, session_id)
     refused = ann.post("/resume", json={"sessionId": session_id, "message": nothing})
@@ -211,7 +211,7 @@ def test_who_misspells_a_field_is_told_those_that_there_are(
 ) -> None:
     refused = ann.post(path, json=body)
     assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
-    assert refused.json()["detail"].endswith(f"; there are {there_are}")
+    assert refused.json()["detail"].endswith(f"; valid fields: {there_are}")
 
 
 def test_there_is_no_workspace(ann: httpx2.Client, session_id: str) -> None:

@@ -497,7 +497,7 @@ async def test_services_that_delegate_to_each_other_come_to_an_end(endless: AnyA
     """Each tells the next how deep it stands."""
     result = await finish(helix, endless, "go")
     assert isinstance(result, Completed)
-    assert "sub-agents may nest 8 deep" in result.output
+    assert "sub-agents may be nested at most 8 deep" in result.output
     assert result.output.count("<") == 9
 
 

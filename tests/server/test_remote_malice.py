@@ -224,7 +224,7 @@ async def test_what_no_agent_server_says_loses_the_child(
     way = transport(lying.url, answer_bytes=100_000, event_bytes=100_000)
     assert isinstance(await finish(helix, boss(way, token=None), "remote x"), Completed)
     told = await delegated(helix)
-    assert (told.code, "does not keep to the protocol" in str(told.content)) == ("framework_subagent_lost", True)
+    assert (told.code, "does not follow the protocol" in str(told.content)) == ("framework_subagent_lost", True)
     assert "/abort" in liar.asked
 
 

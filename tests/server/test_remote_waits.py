@@ -85,7 +85,7 @@ async def test_a_child_that_was_deleted_there_while_it_waited_is_lost_soon(remot
 async def test_a_child_that_waits_is_asked_about_and_left_in_peace(remote: LiveServer, helix: Executor) -> None:
     only(await finish(helix, boss(remote.url), "remote locate"))
     runs = (await helix.sessions.runs("s")).total
-    looked = await helix._remotes._waits.look()
+    looked = await helix._caretakers.remotes._waits.look()
     assert (looked.roots, looked.next_in_ms is not None) == ((), True)
     assert (await helix.sessions.runs("s")).total == runs
 

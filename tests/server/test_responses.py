@@ -1,5 +1,6 @@
 """OpenAI's own client, unmodified, against a live server: its responses are runs, its conversations sessions."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import httpx2
 import msgspec
 import openai
@@ -19,7 +21,9 @@ from helix_agents import Agent, Executor, ScriptedModel, ask_human
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore
 from helix_agents.backends.in_memory.memory import Memory
 from helix_agents.domain.chunks import StepCommitted, StepDiscarded, StreamChunk, TextDelta
-from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.messages import StoredMessage, ToolMessage
+from helix_agents.domain.paging import Page
+from helix_agents.domain.runs import RunRecord
 from helix_agents.llm.scripted import call, reply
 from helix_agents.ports.llm import FINISH_TOOL, ModelRequest
 from helix_agents.ports.streams import StreamLimits
@@ -29,7 +33,8 @@ from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openai.answers import ResponseObject
 from helix_agents.server.openai.events import ResponseStream
 from tests.server.agents import director, gate, order_of
-from tests.server.live import ANN, BEN, TOKENS, LiveServer, wait_until
+from tests.server.held import held_server
+from tests.server.live import ANN, BEN, PATIENCE, TOKENS, LiveServer, wait_until
 
 AGENT = "director"
 FILE = {"type": "input_file", "file_id": "file-1"}
@@ -461,6 +466,104 @@ def test_what_is_cancelled_keeps_what_was_said_and_the_conversation_goes_on(clie
     assert session_of(again) == session_of(before)
     users = [text for role, text in transcript(raw, session_of(before)) if role == "user"]
     assert users == ["one", "search", "two"]
+
+
+class CountingStore(InMemoryStateStore):
+    """A store that counts the rows of conversations it gives out."""
+
+    rows = 0
+
+    async def get_messages(self, *given: Any, **more: Any) -> Page[StoredMessage]:
+        return self._counted(await super().get_messages(*given, **more))
+
+    async def list_runs(self, *given: Any, **more: Any) -> Page[RunRecord]:
+        return self._counted(await super().list_runs(*given, **more))
+
+    async def load_transcript(self, *given: Any, **more: Any) -> tuple[StoredMessage, ...]:
+        found = await super().load_transcript(*given, **more)
+        self.rows += len(found)
+        return found
+
+    def count(self, act: Callable[[], Any]) -> int:
+        """How many rows it gives out for something."""
+        self.rows = 0
+        act()
+        return self.rows
+
+    def _counted(self, page: Page[Any]) -> Page[Any]:
+        self.rows += len(page.items)
+        return page
+
+
+def leave_unanswered(client: OpenAI, asked: Response) -> None:
+    """Say something else: it is refused before the engine hears of it, which reads what its model is to be shown."""
+    with pytest.raises(openai.BadRequestError, match="No approval response found"):
+        say(client, "never mind", previous_response_id=asked.id)
+
+
+def test_what_is_read_for_a_response_does_not_grow_with_its_conversation() -> None:
+    memory = Memory()
+    store = CountingStore(memory)
+    parts: dict[str, Any] = {"streams": InMemoryStreamManager(memory), "usage": InMemoryUsageStore(memory)}
+
+    @asynccontextmanager
+    async def opening() -> AsyncGenerator[Executor]:
+        async with Executor(agents=[director], state=store, janitor_seconds=None, **parts) as executor:
+            yield executor
+
+    costs: list[list[int]] = []
+    server = AgentServer(opening(), authenticate=bearer_tokens(TOKENS))
+    with LiveServer(server) as live, sdk(live) as client:
+        last = say(client, "search")
+        for _ in range(4):
+            for _ in range(9):
+                last = say(client, "search", previous_response_id=last.id)
+            asked = say(client, "publish", previous_response_id=last.id)
+            cost = [
+                store.count(lambda asked=asked: client.responses.retrieve(asked.id)),
+                store.count(lambda asked=asked: leave_unanswered(client, asked)),
+            ]
+            request = the(asked, "mcp_approval_request").id
+            answer: Any = [{"type": "mcp_approval_response", "approval_request_id": request, "approve": True}]
+            last = say(client, answer, previous_response_id=asked.id)
+            assert the(last, "mcp_call").output == "published r-1"
+            cost.append(store.count(lambda last=last: client.responses.retrieve(last.id)))
+            cost.append(store.count(lambda last=last: list(client.responses.retrieve(last.id, stream=True))))
+            cost.append(store.count(lambda last=last: client.responses.input_items.list(last.id)))
+            costs.append(cost)
+    assert costs[1] == costs[2] == costs[3], costs
+
+
+async def test_to_cancel_a_response_never_stops_the_one_after_it() -> None:
+    store, executor, server = held_server()
+    async with (
+        asyncio.timeout(PATIENCE),
+        executor,
+        server.lifespan(),
+        httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://here/v1") as http,
+    ):
+
+        async def begun(said: str) -> str:
+            body = {"model": AGENT, "input": said, "conversation": "c", "background": True}
+            return (await http.post("/responses", json=body)).raise_for_status().json()["id"]
+
+        async def status(response: str) -> str:
+            await asyncio.sleep(0)
+            return (await http.get(f"/responses/{response}")).json()["status"]
+
+        gate.shut(2)
+        first, second = await begun("long tale"), await begun("long story")
+        cancelling = store.hold("set_interrupt_flag", http.post(f"/responses/{first}/cancel", json={}))
+        await store.is_held.wait()
+        gate.shut(2, only="story")
+        while await status(second) != "in_progress":
+            pass
+        store.released.set()
+        assert (await cancelling).json()["status"] == "completed"
+        gate.open()
+        while (stands := await status(second)) == "in_progress":
+            pass
+        assert stands == "completed"
 
 
 def test_only_a_response_that_nothing_goes_on_from_is_deleted(client: OpenAI) -> None:

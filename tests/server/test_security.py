@@ -80,7 +80,7 @@ def test_authentication_that_gives_no_principal_refuses(answer: Any, caplog: pyt
         response = client.get("/sessions")
     assert response.status_code == (503 if isinstance(answer, Exception) else 401)
     assert "directory" not in response.text
-    assert ("has to give a Principal or None" in caplog.text) == (answer in (True, "ann"))
+    assert ("must return a Principal or None" in caplog.text) == (answer in (True, "ann"))
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, "unauthenticated"), (403, "forbidden")])
@@ -97,7 +97,7 @@ def test_authentication_may_refuse_as_applications_do(status: int, code: str) ->
 
 @pytest.mark.parametrize("given", [agents[0], agents, "memory://", Executor], ids=["agent", "agents", "url", "class"])
 def test_what_is_no_executor_is_not_hosted(given: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"is not an executor; give it Executor\.open\(url, agents=\[…\]\)"):
+    with pytest.raises(DefinitionError, match=r"is not an executor; pass Executor\.open\(url, agents=\[…\]\)"):
         AgentServer(given, allow_unauthenticated=True)
 
 
@@ -570,7 +570,7 @@ def test_a_user_id_that_is_none_is_refused_on_every_route(
     [
         ({"authenticate": "let-me-in"}, "is not a function; bearer_tokens"),
         ({"agents": "director"}, r"write agents=\['director'\]"),
-        ({"agents": [helper]}, "agents are names"),
+        ({"agents": [helper]}, "agents must be names"),
         ({"cors_origins": "https://a.example"}, r"write cors_origins=\['https://a.example'\]"),
         ({"cors_origins": ["https://a.example/"]}, "without a path"),
         ({"cors_origins": ["a.example"]}, "scheme://host"),

@@ -79,8 +79,8 @@ async def test_what_changes_in_a_folder_is_seen_by_the_next_who_looks(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (TEXT.replace("name: {name}", "name: other"), "its name is 'other', and its folder is 'bad'"),
-        (TEXT.replace("name: {name}", "name: [7]"), "its name is no text, but of type list"),
+        (TEXT.replace("name: {name}", "name: other"), "its name is 'other', but its folder is 'bad'"),
+        (TEXT.replace("name: {name}", "name: [7]"), "its name is of type list, not text"),
         (TEXT.replace("name: {name}", "nome: {name}"), "it has no name"),
         ("---\nname: {name}\ndescription: Use: always\n---\nDo.", "its front matter is not YAML"),
         ("---\nname: {name}\ndescription: " + "[" * 500 + "\n---\nDo.", "its front matter is not YAML"),

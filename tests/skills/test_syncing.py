@@ -101,7 +101,7 @@ def test_what_would_leave_its_folder_is_not_fetched(place: Path, served: Reposit
         '{"format": "x/9"}',
     ):
         lock.write_text(text)
-        with pytest.raises(DefinitionError, match=r"[Dd]elete it, and sync"):
+        with pytest.raises(DefinitionError, match=r"[Dd]elete it and sync again"):
             sync(place)
     assert sorted(files_in(place)) == ["helix.skills.json", "helix.skills.lock"]
 
@@ -110,11 +110,11 @@ def test_what_nobody_would_see_or_read_is_not_fetched(place: Path, served: Repos
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     for path, text, teaches in (
         ("skills/boats/big.bin", pointer, "skills/boats/big.bin is in Git LFS"),
-        ("skills/boats/a\nb.md", "x", "not a path that stays in its folder, and that everybody sees"),
+        ("skills/boats/a\nb.md", "x", "not a path inside its folder, made of visible characters"),
         (
             "skills/boats/SKILL.md",
             "---\nname: [&a x]\n---\nx",
-            "skills/boats/SKILL.md is not a skill: its name is no text",
+            "skills/boats/SKILL.md is not a skill: its name is of type",
         ),
     ):
         served.commit({path: text})
@@ -251,7 +251,10 @@ def test_what_cannot_be_fetched_is_told(place: Path, served: Repository, monkeyp
     assert "it has no .claude-plugin/marketplace.json" in refused(SkillSourceError, sea=market)
     (place / "skills/sea").mkdir(parents=True)
     (place / "skills/sea/SKILL.md").write_text(skill("sea"))
-    assert "there is something that was not fetched" in refused(DefinitionError, sea=sea)
-    assert "'lake' has a skill 'boats', too" in refused(SkillSourceError, lake=sea, pond=sea)
+    assert "something is there that was not fetched" in refused(DefinitionError, sea=sea)
+    assert "'lake' also has a skill 'boats'" in refused(SkillSourceError, lake=sea, pond=sea)
     monkeypatch.setenv("PATH", str(place))
-    assert refused(DefinitionError, ocean=sea) == "git: the program is not installed, and fetches skills; install it."
+    assert (
+        refused(DefinitionError, ocean=sea)
+        == "git: the program is not installed, but it is needed to fetch skills; install it."
+    )

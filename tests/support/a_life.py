@@ -1,4 +1,4 @@
-"""A session's life, for tests that look at what a store is asked in it."""
+"""The life of a session, for tests that examine what a store is asked during it."""
 
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def script(request: Any) -> Any:
 
 
 async def live(backend: Backend, session_id: str) -> None:
-    """It delegates, pays, keeps a companion, waits for people, and is swept, branched, rewound, listed and added up."""
+    """A session delegates, pays, keeps a companion, waits for people, is swept, branched, rewound, listed, added up."""
     model = ScriptedModel(script)
     helper = Agent(name="helper", description="Helps.", model=model)
     expert = Agent(name="expert", description="Knows.", model=model)
@@ -100,13 +100,13 @@ async def live(backend: Backend, session_id: str) -> None:
 
 
 async def end(backend: Backend, session_id: str) -> None:
-    """It is deleted, with what it used."""
+    """The session is deleted, with its usage."""
     await backend.usage.delete_usage(session_id)
     await backend.state.delete_session(session_id)
 
 
 async def be_briefed(entries: EntryStore, folder: Path) -> None:
-    """An agent asks what happened since now, and a backup makes an older one go."""
+    """An agent asks what happened since now, and a new backup replaces an older one."""
     vault = Vault(folder / "vault.json", cost=Argon2Cost(memory_kib=64, passes=1, lanes=1))
     await vault.init("a long enough passphrase")
     limits = Limits(backups=1, daily_backups=0, weekly_backups=0, monthly_backups=0)

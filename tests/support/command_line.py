@@ -1,4 +1,4 @@
-"""The `helix` command as a user has it: a process of its own, in a folder of its own, perhaps at a terminal."""
+"""The `helix` command as a user has it: in its own process, in its own folder, perhaps at a terminal."""
 
 import atexit
 import json
@@ -38,13 +38,14 @@ class Done:
 
 
 def environment() -> dict[str, str]:
-    """That of the tests, without settings of this library, keys of providers, or how and where tests were started."""
+    """The environment of the tests, without settings of this library, keys of providers, or traces of how and where the
+    tests were started."""
     dropped = ("HELIX_", "ANTHROPIC_", "OPENAI_", "GOOGLE_", "GEMINI_", "COLUMNS", "UV_RUN_")
     return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
 
 
 class PreparedCommands:
-    """Makes commands from a process that has imported everything already."""
+    """Runs commands from a process that has already imported everything."""
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
@@ -78,7 +79,7 @@ def _prepared() -> PreparedCommands:
 
 
 def helix(folder: Path, *arguments: str, input: str = "", settings: Mapping[str, str] | None = None) -> Done:
-    """Run one command to its end, in a process of its own; `settings` are set in its environment."""
+    """Run one command to its end, in its own process; `settings` are set in its environment."""
     done = _prepared().run(folder, arguments, input, settings or {})
     assert "Traceback" not in done.out + done.err, done.err
     assert done.code != ExitCode.BUG, done.err
@@ -86,7 +87,7 @@ def helix(folder: Path, *arguments: str, input: str = "", settings: Mapping[str,
 
 
 class Terminal:
-    """A command at a terminal: what it shows can be waited for, and keys can be pressed."""
+    """A command at a terminal: a test can wait for what it shows, and press keys."""
 
     def __init__(self, folder: Path, *arguments: str, columns: int = 120) -> None:
         self.shown = ""
@@ -109,7 +110,7 @@ class Terminal:
         os.write(self._keys, keys.encode())
 
     def wait_for(self, text: str) -> str:
-        """Wait until a text is shown that was not waited for yet; answers what came before it."""
+        """Wait until a new text is shown, after what was waited for before; returns what came before it."""
         give_up = time.monotonic() + WAIT_SECONDS
         while text not in self._unread:
             assert time.monotonic() < give_up, f"no {text!r} came: {self.shown}"
@@ -120,8 +121,8 @@ class Terminal:
     def interrupt(self, text: str) -> None:
         """Press Ctrl-C at a prompt, and wait for what is shown then.
 
-        Readline shows its prompt a moment before it waits for keys; a signal in between is noticed with the next key.
-        So there are more keys, which do nothing where nothing was typed.
+        Readline shows its prompt a moment before it waits for keys, and a signal in between is noticed only with the
+        next key. So more keys are pressed, which do nothing if nothing was typed.
         """
         self.press(CONTROL_C)
         give_up = time.monotonic() + WAIT_SECONDS
@@ -134,7 +135,7 @@ class Terminal:
         self.wait_for(text)
 
     def wait(self) -> int:
-        """Wait for the end; answers the exit code."""
+        """Wait for the end; returns the exit code."""
         while self._read():
             pass
         _, status = os.waitpid(self.pid, 0)

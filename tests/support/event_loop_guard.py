@@ -1,6 +1,6 @@
 """Makes a blocking call inside the event loop fail the test that made it.
 
-Calls are judged, not durations, so the answer is the same on a fast and on a busy machine:
+Calls are judged, not durations, so the verdict is the same on a fast and on a busy machine:
 
 - waiting (`time.sleep`, a blocking socket, a held lock) is wrong in any code that runs in the loop;
 - touching a file is wrong in our package; a test's own lines may look at the files it made;
@@ -20,17 +20,17 @@ import helix_agents
 
 __all__ = ["BlockingError", "event_loop_guard"]
 
-# Importing a module, or asking which plugs are installed, reads files once per process; Python itself does it that way.
+# Importing a module, or listing the installed plugins, reads files once per process; Python itself does it that way.
 ONCE_PER_PROCESS: tuple[tuple[str, Iterable[str]], ...] = (
     ("<frozen importlib._bootstrap>", {"_find_and_load"}),
     ("importlib/metadata/__init__.py", {"entry_points", "distributions", "version"}),
 )
 
-# What runs under these in the loop is not ours to judge: bookkeeping of pytest, of hypothesis and of drivers.
+# Code that runs under these in the loop is not ours to judge: bookkeeping of pytest, hypothesis and drivers.
 NOT_OURS: tuple[tuple[str, Iterable[str]], ...] = (
     ("_pytest/capture.py", {"read", "write", "flush"}),
     ("_pytest/assertion/rewrite.py", {"exec_module"}),
-    # Postgres' driver looks for its password file and certificates with every new connection.
+    # The Postgres driver looks for its password file and certificates with every new connection.
     ("asyncpg/connect_utils.py", {"_parse_connect_dsn_and_args"}),
 )
 
@@ -85,8 +85,8 @@ def _reads_by_key(connection: apsw.Connection, statement: str) -> bool:
 def _scans(plan: apsw.ext.QueryPlan | None) -> bool:
     if plan is None:
         return False
-    # A list handed over as a bound JSON value is as short as its caller made it.
-    # What a subquery gave is read to its end; whether that was bounded is said by the subquery's own part of the plan.
+    # A list passed as a bound JSON value is as short as its caller made it. The result of a subquery is read to its
+    # end; whether it was bounded is part of the subquery's own plan.
     bounded = any(kind in plan.detail for kind in ("VIRTUAL TABLE", "CONSTANT ROW", "(subquery"))
     scans = plan.detail.startswith("SCAN") and not bounded
     return scans or any(_scans(part) for part in plan.sub or [])

@@ -1,6 +1,6 @@
-"""A process that has imported the command line once and forks for every command: a fifth of the time, the same command.
+"""A process that has imported the command line once and forks for every command, in a fifth of the usual time.
 
-It reads one order a line from standard input and answers each with the exit code of the process it made.
+It reads one order per line from standard input and answers each with the exit code of the process it started.
 """
 
 import json
@@ -18,7 +18,7 @@ PREPARED = (
 
 
 def become(order: dict[str, Any]) -> None:
-    """Be the command from here on: its folder, its environment, its files."""
+    """Become the command: its folder, its environment, its files."""
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
@@ -26,14 +26,14 @@ def become(order: dict[str, Any]) -> None:
         mode = os.O_RDONLY if name == "stdin" else os.O_WRONLY | os.O_CREAT
         os.dup2(os.open(order[name], mode, 0o600), number)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - it lives as long as the process
-    # Where this file lies is importable here, and not for whoever types the command.
+    # The folder of this file is importable here, but not for a user who types the command.
     del sys.path[0]
     sys.argv = ["helix", *order["arguments"]]
     import_module("helix_agents.cli").main()
 
 
 def main() -> None:
-    """Serve orders until nobody gives any."""
+    """Serve orders until there are no more."""
     for module in PREPARED:
         import_module(module)
     for line in sys.stdin:

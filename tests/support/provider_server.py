@@ -1,4 +1,4 @@
-"""A model provider on this machine: it answers over real HTTP as scripted, and remembers what it was asked."""
+"""A model provider on this machine: it answers over real HTTP as scripted, and records the requests."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ class Received:
 
 @dataclass(kw_only=True)
 class Stream:
-    """Server-sent events. After the last frame the response ends, breaks off, or stays open until the client goes."""
+    """Server-sent events. After the last frame the response ends, breaks off, or stays open until the client leaves."""
 
     frames: list[str]
     then: Literal["end", "cut", "hold"] = "end"
@@ -50,7 +50,7 @@ Answer = Stream | Refusal
 
 
 class ProviderServer:
-    """Listens on a free port of 127.0.0.1, in a thread of its own, from `with` to its end."""
+    """Listens on a free port of 127.0.0.1, in its own thread, for the duration of a `with` block."""
 
     def __init__(self) -> None:
         self.requests: list[Received] = []
@@ -77,7 +77,7 @@ class ProviderServer:
         self._answers.extend(answers)
 
     def will_by(self, answer: Callable[[Received], Answer]) -> None:
-        """Answer what nothing was scripted for by looking at the request, for clients that ask several at once."""
+        """Answer requests without a scripted answer by looking at them, for clients that send several at once."""
         self._by = answer
 
     def forget(self) -> None:
@@ -87,7 +87,7 @@ class ProviderServer:
         self.requests.clear()
 
     def __enter__(self) -> Self:
-        # The socket listens already, so a client may come before the thread is up: it waits in the backlog.
+        # The socket already listens, so a client may connect before the thread is up: it waits in the backlog.
         self._thread.start()
         return self
 

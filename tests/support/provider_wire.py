@@ -1,4 +1,4 @@
-"""What providers send for a reply, each in its own format: the same reply can be put on every wire."""
+"""What providers send for a reply, each in its own format: the same reply can be sent in every format."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from tests.support.provider_server import Refusal, Stream
 
 @dataclass(kw_only=True)
 class Wired:
-    """A reply before it is put on a wire. Every text arrives in pieces of three characters."""
+    """A reply before it is put into a provider's format. Every text arrives in pieces of three characters."""
 
     thinking: str = ""
     signature: str = ""
@@ -21,7 +21,7 @@ class Wired:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """One provider's format. `stops` says which of its stop reasons means what in ours."""
+    """One provider's format. `stops` maps its stop reasons to ours."""
 
     model: str
     base_path: str
@@ -38,7 +38,7 @@ class Wire:
         return Stream(frames=self.frames(said)[:keep], then="cut")
 
     def held(self, said: Wired, *, keep: int) -> Stream:
-        """The reply, standing still after some frames."""
+        """The reply, stalled after some frames."""
         return Stream(frames=self.frames(said)[:keep], then="hold")
 
     def refusal(self, status: int, kind: str, message: str, **headers: str) -> Refusal:

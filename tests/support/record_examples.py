@@ -1,9 +1,9 @@
-"""Examples of every record with every field filled, and the files that keep them for ever.
+"""Examples of every record with every field filled, and the files that keep them forever.
 
     uv run python -m tests.support.record_examples
 
 writes the examples that are missing for the present schema version: one for each record, and one more (`Name.2.json`)
-for a record that got a field since. One that exists is never written again: it is what a release may have stored.
+for a record that got a field since. An existing one is never written again: a release may have stored it.
 """
 
 import importlib
@@ -16,7 +16,7 @@ import msgspec
 import helix_agents.domain
 from helix_agents.domain.records import SCHEMA_VERSION, Record, encode
 
-# What other records are made from, and the page of a listing: neither is ever written as itself.
+# Base records, and the page of a listing: neither is ever stored as itself.
 NOT_ALONE = {"ChunkHeader", "Page"}
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "records"
@@ -72,13 +72,13 @@ def stored_examples(name: str) -> list[Path]:
 
 
 def lacks_a_complete_example(name: str, kind: type[Record]) -> bool:
-    """Whether no stored example has every field the record has now."""
+    """Whether no stored example has every field that the record has now."""
     fields = msgspec.json.decode(encode(example(kind))).keys()
     return not any(fields <= msgspec.json.decode(path.read_bytes()).keys() for path in stored_examples(name))
 
 
 def write_missing() -> list[Path]:
-    """Write what is missing; answers what was written."""
+    """Write the missing examples; returns what was written."""
     written: list[Path] = []
     for name, kind in record_types().items():
         if lacks_a_complete_example(name, kind):

@@ -2,8 +2,8 @@
 
     uv run python -m tests.support.temporal_histories
 
-writes those that are missing for the present effect sequence. One that exists is never written again: a turn that a
-release began may have it.
+writes those that are missing for the present effect sequence. An existing one is never written again: a turn that a
+release started may have it.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ def _agent(name: str, *script: Any, **settings: Any) -> AnyAgent:
 
 
 async def _talk(helix: TemporalAgentExecutor, agent: AnyAgent) -> None:
-    """One turn, with everything answered that it asks."""
+    """One turn, in which everything it asks is answered."""
     result = await (await helix.execute(agent, "Go", "s-1")).result()
     while isinstance(result, Suspended):
         for waiting in result.pending:
@@ -139,7 +139,7 @@ async def _stopped(helix: TemporalAgentExecutor) -> None:
 
 
 class _Troubled:
-    """Effects that cannot be done the first time."""
+    """Effects that fail the first time."""
 
     def __init__(self, effects: Any) -> None:
         self._effects = effects
@@ -172,7 +172,7 @@ STORIES: dict[str, Story] = {
 
 
 def names_of(story: str) -> list[str]:
-    """Which histories there are of a story, of which some have several turns or go on in a fresh workflow."""
+    """The recorded histories of a story; some stories have several turns or continue in a fresh workflow."""
     return sorted(path.stem for path in FOLDER.glob(f"{story}-*.json"))
 
 
@@ -205,7 +205,7 @@ async def _record(address: str, story: str) -> None:
 
 
 def _without_places(told: Any) -> Any:
-    """The history without where in whose folders something went wrong."""
+    """The history without stack traces, which name folders of the machine that recorded it."""
     match told:
         case dict():
             return {name: _without_places(value) for name, value in told.items() if name != "stackTrace"}

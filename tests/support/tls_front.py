@@ -1,4 +1,4 @@
-"""A door with TLS before a server that speaks none: certificates of its own, and of its clients if it asks for them."""
+"""A TLS proxy in front of a server that speaks none, with its own certificates and, on request, client ones."""
 
 import asyncio
 import datetime
@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 @dataclass(frozen=True, kw_only=True)
 class Certificates:
-    """Files in PEM: who vouches for both sides, and what each side shows."""
+    """PEM files: the CA that vouches for both sides, and what each side presents."""
 
     ca: Path
     server: Path
@@ -26,7 +26,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Certificates for `temporal.test` and for one client, for an hour."""
+    """Certificates for `temporal.test` and for one client, valid for an hour."""
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca = _certificate("ca", ca_key, None, ca_key)
     files: dict[str, Path] = {"ca": folder / "ca.pem"}
@@ -65,7 +65,7 @@ def _certificate(
 
 @asynccontextmanager
 async def tls_front(behind: str, certificates: Certificates, *, asks_for_client: bool) -> AsyncGenerator[str]:
-    """Have a server reached by TLS as well; gives the address of the door."""
+    """Make a server reachable by TLS as well; yields the address of the proxy."""
     host, _, port = behind.rpartition(":")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates.ca))
     context.load_cert_chain(certificates.server, certificates.server_key)
@@ -87,7 +87,7 @@ async def tls_front(behind: str, certificates: Certificates, *, asks_for_client:
         try:
             await asyncio.gather(pass_on(reader, inner_writer), pass_on(inner_reader, writer))
         except asyncio.CancelledError:
-            # The door is shut; a task that ends as cancelled would be complained of.
+            # The proxy is closing; a task that ends as cancelled would be reported.
             pass
         finally:
             for each in (writer, inner_writer):

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from helix_agents import Agent, ApprovalAnswer, Budget, Executor, Failed, tool
+from helix_agents import Agent, ApprovalAnswer, Budget, Executor, Failed, Memory, MemoryGeneration, tool
 from helix_agents.domain.errors import ModelUnavailableError
 from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.usage import TokenCount
@@ -131,3 +131,14 @@ async def test_a_run_that_fails_says_why_and_a_model_that_is_down_counts_as_aske
         ("spent", "failed", "budget_exhausted"): 1,
     }
     assert counted(reader, "gen_ai.client.operation.duration", ERROR) == {("provider_unavailable",): 1, (None,): 1}
+
+
+async def test_a_model_that_makes_memories_is_measured_as_any_other() -> None:
+    reader, hooks = measuring()
+    learned = call("remember", {"save": ["Likes tea."]})
+    learner = ScriptedModel([learned], name="learner")
+    agent = Agent(name="friend", model=Paid(), memory=Memory(generation=MemoryGeneration(model=learner)))
+    async with Executor.open("memory://", agents=[agent], hooks=hooks) as helix:
+        await (await helix.execute(agent, "I like tea.", SESSION, user_id="ann")).output()
+    models = counted(reader, "gen_ai.client.operation.duration", "gen_ai.request.model")
+    assert models == {("claude-x",): 1, ("learner",): 1}

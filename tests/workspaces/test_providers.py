@@ -67,7 +67,7 @@ async def test_a_folder_of_another_machine_says_what_it_is(provider: LocalWorksp
     with pytest.raises(WorkspaceFailedError, match="a root that all of them see"):
         await provider.resolve(WorkspaceRef(provider_id="local", ref=BOB.key))
     for odd in ("../outside", "a/b", "", "."):
-        with pytest.raises(WorkspaceFailedError, match="no name of a workspace"):
+        with pytest.raises(WorkspaceFailedError, match="not the name of a workspace"):
             await provider.resolve(WorkspaceRef(provider_id="local", ref=odd))
 
 
@@ -258,7 +258,7 @@ async def test_a_written_file_keeps_its_rights_and_folders_are_found_from_the_mo
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"root": ""}, "is no folder"), ({"root": "x", "env": {"A": 1}}, "is no text"),
+    [({"root": ""}, "is not a folder"), ({"root": "x", "env": {"A": 1}}, "is not a string"),
      ({"root": "x", "snapshot_bytes": 0}, "snapshot_bytes=0")],
 )  # fmt: skip
 def test_folders_that_could_not_work_are_refused(options: dict, problem: str) -> None:

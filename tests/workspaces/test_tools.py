@@ -74,19 +74,19 @@ class Sync(InMemoryWorkspaces):
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: Workspace(untyped("work")), "no provider of workspaces"),
-        (lambda: Workspace(untyped(InMemoryWorkspaces)), "no provider of workspaces"),
+        (lambda: Workspace(untyped("work")), "not a provider of workspaces"),
+        (lambda: Workspace(untyped(InMemoryWorkspaces)), "not a provider of workspaces"),
         (lambda: Workspace(Sync()), "async def open"),
-        (lambda: Workspace(InMemoryWorkspaces(), capabilities=untyped("fs")), "no list of words"),
-        (lambda: Workspace(InMemoryWorkspaces(), capabilities=untyped(["net"])), "means nothing"),
-        (lambda: Workspace(InMemoryWorkspaces(), capabilities=["fs", "shell"]), "not capable of 'shell'"),
+        (lambda: Workspace(InMemoryWorkspaces(), capabilities=untyped("fs")), "not a list of words"),
+        (lambda: Workspace(InMemoryWorkspaces(), capabilities=untyped(["net"])), "is not one of"),
+        (lambda: Workspace(InMemoryWorkspaces(), capabilities=["fs", "shell"]), "does not support 'shell'"),
         (lambda: Workspace(InMemoryWorkspaces(), capabilities=["snapshot"]), "nothing to do"),
         (lambda: Workspace(InMemoryWorkspaces(), command_seconds=0), "command_seconds=0"),
         (lambda: Workspace(InMemoryWorkspaces(), most_file_bytes=0), "most_file_bytes=0"),
         (lambda: Workspace(InMemoryWorkspaces(), most_shown=True), "most_shown=True"),
         (lambda: Workspace(InMemoryWorkspaces(), command_effect=untyped("twice")), "command_effect='twice'"),
         (lambda: Workspace(InMemoryWorkspaces(), approve_commands=untyped("no")), "approve_commands='no'"),
-        (lambda: _agent(untyped(InMemoryWorkspaces())), "no Workspace"),
+        (lambda: _agent(untyped(InMemoryWorkspaces())), "is not a Workspace"),
     ],
 )  # fmt: skip
 def test_a_workspace_that_could_not_work_is_refused(make: Any, problem: str) -> None:
@@ -98,7 +98,7 @@ async def test_two_providers_of_one_name_are_refused_and_two_of_one_folder_are_t
     one = _agent(Workspace(InMemoryWorkspaces()), "Hello.")
     other = Agent(name="other", model=ScriptedModel(["Hello."]), workspace=Workspace(InMemoryWorkspaces()))
     async with Executor.open("memory://", agents=[one]) as helix:
-        with pytest.raises(DefinitionError, match="another provider of workspaces is called 'memory'"):
+        with pytest.raises(DefinitionError, match="another provider of workspaces is also called 'memory'"):
             await helix.execute(other, "Hi", "s")
     assert LocalWorkspaces("work") == LocalWorkspaces("work") != LocalWorkspaces("other")
 
@@ -135,7 +135,7 @@ async def test_what_is_long_is_cut_with_a_sentence_and_what_is_no_text_is_told_a
         run = await helix.execute(_agent(workspace, *script, tools=[make_binary]), "Go", "s")
         assert isinstance(await run.result(), Completed)
         told = await _told(helix)
-    assert told[3] == "'huge' would have 1,001 bytes; 1,000 are the most. Use several files."
+    assert told[3] == "'huge' would have 1,001 bytes; at most 1,000 are allowed. Use several files."
     first = "".join(f"line {n}\n" for n in range(1, 14)).rstrip()
     assert told[5:12] == [
         f"{first}\n[These are lines 1 to 13 of 100; read on with start_line=14.]",
@@ -143,13 +143,13 @@ async def test_what_is_long_is_cut_with_a_sentence_and_what_is_no_text_is_told_a
         "'long' has 100 lines; there is no line 101.",
         f"{'x' * 100}\n[Line 1 has 500 characters; these are the first 100.]",
         "['empty' is empty.]",
-        "'binary' is no text file: it has 3 bytes that are not UTF-8.",
-        "'binary' is no text file: it has 3 bytes that are not UTF-8.",
+        "'binary' is not a text file: its 3 bytes are not UTF-8.",
+        "'binary' is not a text file: its 3 bytes are not UTF-8.",
     ]
     assert told[12].splitlines()[0] == "long:1: line 1"
     assert told[12].splitlines()[-1].endswith("of 100; ask for less.]")
     assert told[13].splitlines()[:2] == ["long:1: line 1", "long:10: line 10"]
-    assert told[14] == "No file is called like '*.py'."
+    assert told[14] == "No file name matches '*.py'."
 
 
 async def test_a_stop_ends_a_command_with_what_it_started_and_its_files_count_as_changed(tmp_path: Path) -> None:
@@ -178,10 +178,10 @@ async def test_a_time_limit_and_a_long_output_are_told(tmp_path: Path) -> None:
         run = await helix.execute(_agent(workspace, reply(calls=commands), "Done."), "Go", "s")
         assert isinstance(await run.result(), Completed)
         late, long = await _told(helix)
-    assert late == "Ended after 0.2 seconds, as its time was over.\nbegun"
+    assert late == "Stopped after 0.2 seconds, because its time was up.\nbegun"
     assert long.startswith("Exit code 0.\n1\n2\n3\n")
     assert long.endswith("999\n1000")
-    assert "\n[The output was long; what stood here was left out.]\n" in long
+    assert "\n[The output was long; this part was left out.]\n" in long
     assert len(long) < 200
 
 
@@ -227,7 +227,7 @@ async def test_an_agent_whose_provider_was_exchanged_is_told_which_one_its_sessi
         assert isinstance(await (await helix.execute(before, "Go", "s")).result(), Completed)
         after = _agent(Workspace(InMemoryWorkspaces("new")), "", "", write, "Done.")
         assert isinstance(await (await helix.execute(after, "Go on", "s")).result(), Completed)
-        assert "it is of provider 'old', and agent 'clerk' has 'new' now" in (await _told(helix))[-1]
+        assert "it belongs to provider 'old', but agent 'clerk' has 'new' now" in (await _told(helix))[-1]
 
 
 async def test_a_workspace_whose_provider_nobody_here_has_is_left_and_logged(
@@ -239,7 +239,7 @@ async def test_a_workspace_whose_provider_nobody_here_has_is_left_and_logged(
         agent = _agent(Workspace(LocalWorkspaces(tmp_path / "work")), write, "Done.")
         assert isinstance(await (await helix.execute(agent, "Go", "s")).result(), Completed)
     async with Executor.open(url) as helix:
-        with pytest.raises(WorkspaceFailedError, match="no agent here has a provider of workspaces 'local'"):
+        with pytest.raises(WorkspaceFailedError, match="no agent here has the workspace provider 'local'"):
             await helix.sessions.workspace("s")
         with caplog.at_level(logging.WARNING):
             await helix.sessions.delete("s")

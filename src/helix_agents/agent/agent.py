@@ -46,7 +46,8 @@ MigrateState: TypeAlias = Callable[[dict[str, JSON], int], Mapping[str, JSON] | 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedState:
-    """Stored state, ready for the agent's present version; `writes` is what has to be stored for it to stay so."""
+    """Stored state, brought up to the agent's present version; `writes` holds the changes needed to store it that
+    way."""
 
     custom_state: dict[str, JSON]
     writes: StepWrites
@@ -54,41 +55,42 @@ class LoadedState:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Agent(Generic[AgentStateT, OutputT, DepsT]):
-    """What an agent is. Defining one runs nothing but the defaults of its state type.
+    """The definition of an agent. Creating one runs no code except the defaults of its state type.
 
     Args:
-        name: How sessions, logs and other agents refer to it; never change it while sessions are alive.
+        name: How sessions, logs and other agents refer to the agent. Never change it while sessions are alive.
         model: A model by name, such as `"anthropic:claude-sonnet-4-5"`, or an adapter.
-        description: What it does, for agents that delegate to it.
-        version: Raise it when the state type changes; sessions remember the version that wrote them.
-        instructions: What the model is told first, or a function of the run that is asked before each step.
-        tools: What it may call.
+        description: What the agent does. Agents that delegate to it read this.
+        version: Raise it when the state type changes. Sessions remember the version that wrote them.
+        instructions: The system prompt, or a function of the run that returns it and is called before each step.
+        tools: The tools the agent may call.
         capabilities: Bundles of ready-made tools, such as `state_capabilities()`.
-        skills: Texts it may read when a task calls for one: a list of `Skill`, or a provider such as `SkillFolder`.
-            Sub-agents do not inherit them.
-        preload_skills: The names of those whose texts are in every request.
-        state: A pydantic model or dataclass, every field with a default; what tools see as `ctx.state`.
-        output: What a run has to produce, handed in by the model through `__finish__`. Without it, the last text.
-            For mypy, a union is written as `TypeForm(A | B)`.
-        migrate_state: Turns state stored by an earlier version, or state that no longer fits, into the present form.
+        skills: Texts the agent may read when a task calls for them: a list of `Skill`, or a provider such as
+            `SkillFolder`. Sub-agents do not inherit them.
+        preload_skills: Names of the skills whose texts are included in every request.
+        state: A pydantic model or dataclass in which every field has a default. Tools see it as `ctx.state`.
+        output: The type a run has to produce; the model submits it through `__finish__`. Without it, the output is the
+            model's last text. For mypy, write a union as `TypeForm(A | B)`.
+        migrate_state: Converts state that an earlier version stored, or state that no longer fits, to the present form.
         settings: How the model should answer.
-        max_steps: How many steps one turn may take.
+        max_steps: The maximum number of steps in one turn.
         budget: What the models of one turn may use, in tokens, dollars or calls; see `Budget`.
-        prices: What its models cost in dollars: a function of a model's name and its tokens that says None where it
-            does not know. Without it, the price list that comes with the providers' extras is asked.
-        stop_when: Looks at each whole step as it is committed; true, or a reason, ends the turn.
-        retries: How often per turn the model may correct its call of one tool, unless the tool says otherwise.
-        output_retries: How often the model is reminded or corrected before a run without valid output fails.
-        compaction: When a long conversation is summarised for the model; without it, the model is shown all of it.
-        memory: What it remembers across conversations, and of whom; see `Memory`.
-        workspace: The files it works with in each session, and what it may do with them; see `Workspace`.
-        hooks: Code at fixed points of a run.
-        persistent_agents: Companions it may keep: named children that remember, with tools to work with them.
+        prices: What the agent's models cost in dollars: a function of a model's name and its tokens that returns None
+            for a model it does not know. Without it, the price list that comes with the providers' extras is used.
+        stop_when: Called with each complete step before it is committed. Returning True, or a reason, ends the turn.
+        retries: How many times per turn the model may correct its calls to one tool, unless the tool says otherwise.
+        output_retries: How many times the model is reminded or corrected before a run without valid output fails.
+        compaction: When to summarise a long conversation for the model. Without it, the model sees all of it.
+        memory: What the agent remembers across conversations, and about whom; see `Memory`.
+        workspace: The files the agent works with in each session, and what it may do with them; see `Workspace`.
+        hooks: Your code, called at fixed points of a run.
+        persistent_agents: Companions the agent may keep: named children that remember their conversation. The agent
+            gets tools to work with them.
         session_ttl: How long a session lives after its last entry or answer.
-        pending_deadline: How long a call may wait for somebody, unless its tool says otherwise; None is for ever.
+        pending_deadline: How long a call may wait for an answer, unless its tool says otherwise. None means forever.
 
     Raises:
-        DefinitionError: it could not work; says why and what to do.
+        DefinitionError: the agent could not work; the message says why and what to do.
     """
 
     name: str
@@ -127,7 +129,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         object.__setattr__(self, "preload_skills", tuple(self.preload_skills))
         if isinstance(self.skills, Sequence):
             object.__setattr__(self, "skills", tuple(self.skills))
-        # What cannot be worked out is an error of the definition, so it has to come up now.
+        # A property that cannot be computed is an error in the definition, so it has to surface now.
         _ = self.state_type, self.output_type, self.session_ttl_ms, self.pending_deadline_ms, self.companion_tools
         if self.budget is not None:
             self.check_priced(self.budget, f"Agent {self.name!r}")
@@ -137,12 +139,12 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     @cached_property
     def state_type(self) -> StateType[AgentStateT]:
-        """How its state is stored and read back."""
+        """How the agent's state is stored and read back."""
         return state_type_of(cast("type[AgentStateT]", NoState if self.state is None else self.state))
 
     @cached_property
     def output_type(self) -> OutputType[OutputT] | None:
-        """How its output is handed in, stored and read back; None when the output is the last text."""
+        """How the agent's output is submitted, stored and read back; None when the output is the last text."""
         return None if self.output in (None, str) else OutputType(self.output, f"Agent {self.name!r}")
 
     @cached_property
@@ -152,12 +154,12 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     @cached_property
     def pending_deadline_ms(self) -> int | Literal["inherit"] | None:
-        """How long a call may wait for somebody; `"inherit"` is for the executor to decide."""
+        """How long a call may wait for an answer; `"inherit"` leaves it to the executor."""
         return deadline_milliseconds(self.pending_deadline, f"Agent {self.name!r}", "pending_deadline")
 
     @property
     def models(self) -> tuple[str | LLMAdapter, ...]:
-        """The models that its runs may ask, its sub-agents' apart."""
+        """The models that the agent's runs may call, not counting those of its sub-agents."""
         others = (
             None if self.compaction is None else self.compaction.model,
             None if self.memory is None else self.memory.model,
@@ -165,10 +167,10 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         return (*models_in(self.model), *(each for other in others if other is not None for each in models_in(other)))
 
     def check_priced(self, budget: Budget, subject: str) -> None:
-        """Refuse a budget in dollars that models without a price would be asked on.
+        """Reject a budget in dollars if it would have to cover a model without a known price.
 
         Raises:
-            DefinitionError: names one of them, and what to do.
+            DefinitionError: names one such model, and says what to do.
         """
         if budget.cost_usd is None:
             return
@@ -180,18 +182,18 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
     @cached_property
     def companion_tools(self) -> tuple[Tool[..., Any], ...]:
-        """The built-in tools for working with its companions; none without any."""
+        """The built-in tools for working with the agent's companions; empty if it has none."""
         return companion_tools(self.persistent_agents, f"Agent {self.name!r}")
 
     @cached_property
     def skill_provider(self) -> SkillProvider | None:
-        """Whom to ask for its skills; None without any."""
+        """Where the agent's skills come from; None if it has none."""
         return provider_of(self.skills)
 
     @cached_property
     def all_tools(self) -> tuple[Tool[..., Any], ...]:
-        """Everything it may call, `__finish__` apart: its own tools, its capabilities', companions', memory's,
-        skills' and workspace's."""
+        """Every tool the agent may call except `__finish__`: its own tools, and those of its capabilities, companions,
+        memory, skills and workspace."""
         bundled = (tool for bundle in self.capabilities for tool in bundle.tools)
         reading = () if self.skill_provider is None else skill_tools(self.skill_provider)
         working = () if self.workspace is None else self.workspace.tools
@@ -200,36 +202,36 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     def as_tool(
         self, *, input: Any = None, description: str | None = None, timeout: Duration | None = None
     ) -> Tool[..., Any]:
-        """This agent as a tool of another one; see `sub_agent_tool`."""
+        """This agent as a tool for another agent; see `sub_agent_tool`."""
         from helix_agents.agent.sub_agents import sub_agent_tool
 
         return sub_agent_tool(self, input=input, description=description, timeout=timeout)
 
     def find_tool(self, name: str) -> Tool[..., Any] | None:
-        """The tool a model calls by this name, `__finish__` apart."""
+        """The tool that a model calls by this name; never `__finish__`."""
         return self._tools_by_name.get(name)
 
     @cached_property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
-        """Everything the model may call, as it sees it."""
+        """Everything the model may call, in the form it sees."""
         specs = tuple(tool.spec() for tool in self.all_tools)
         if self.output_type is None:
             return specs
         return (*specs, self.output_type.spec(strict=self.settings.strict_output or None))
 
     def retries_of(self, name: str) -> int:
-        """How often per turn the model may correct its call of this tool."""
+        """How many times per turn the model may correct its calls to this tool."""
         if name == FINISH_TOOL:
             return self.output_retries
         tool = self.find_tool(name)
         return self.retries if tool is None or tool.retries is None else tool.retries
 
     async def write_instructions(self, ctx: RunContext[AgentStateT, DepsT]) -> str:
-        """What the model is told first, in this step.
+        """The system prompt for this step.
 
         Raises:
-            Exception: what an instruction function raised.
-            TypeError: it returned no text.
+            Exception: whatever an instruction function raised.
+            TypeError: the function did not return text.
         """
         if isinstance(self.instructions, str):
             return self.instructions
@@ -240,7 +242,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         return written
 
     def check_output(self, result: Any, tool: str) -> JSON:
-        """The output that a `finish_with` tool returned, as it is stored.
+        """The output that a `finish_with` tool returned, in the form it is stored.
 
         Raises:
             ToolOutputError: it is not what the agent has to produce.
@@ -252,7 +254,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         return result
 
     def load_output(self, stored: JSON) -> OutputT:
-        """A stored output as the object it was; raises like `OutputType.load`."""
+        """A stored output as the original object; raises like `OutputType.load`."""
         return cast("OutputT", stored) if self.output_type is None else self.output_type.load(stored)
 
     def draft(self, custom_state: Mapping[str, JSON]) -> StateDraft[AgentStateT]:
@@ -260,22 +262,23 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         return StateDraft(self.state_type, custom_state)
 
     def initial_state(self, given: AgentStateT | Mapping[str, JSON] | None = None) -> dict[str, JSON]:
-        """The state a new session starts with: the defaults, and over them what is given.
+        """The state a new session starts with: the defaults, overridden by `given`.
 
         Raises:
-            InvalidStateError: what is given does not fit the state type.
+            InvalidStateError: `given` does not fit the state type.
         """
         return self.state_type.initial(given)
 
     def load_state(
         self, custom_state: Mapping[str, JSON], from_version: int, *, most_bytes: int | None = None
     ) -> LoadedState:
-        """Stored state as the present version needs it: state of an earlier version, or that no longer fits, goes
-        through `migrate_state`, and fields that were added since get their defaults. Keys the type does not know stay.
+        """Stored state in the form the present version needs. State that an earlier version wrote, or that no longer
+        fits, goes through `migrate_state`; fields added since get their defaults. Keys that the type does not know are
+        kept.
 
         Raises:
-            StateSchemaChangedError: it does not fit, and `migrate_state` does not help, or what that makes of it is
-                more than `most_bytes`, the most that its store takes. Nothing was written.
+            StateSchemaChangedError: the state does not fit and `migrate_state` does not help, or the migrated state is
+                larger than `most_bytes`, the most its store accepts. Nothing was written.
         """
         try:
             present = self._migrated(custom_state, from_version)
@@ -285,18 +288,18 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         complete = {**present, **{key: value for key, value in defaults.items() if key not in present}}
         writes = difference(custom_state, complete)
         if writes and most_bytes is not None and (size := len(encode(complete))) > most_bytes:
-            problem = f"it would have {size} bytes, and the store takes at most {most_bytes}"
+            problem = f"it would have {size} bytes, but the store accepts at most {most_bytes}"
             raise StateSchemaChangedError(self.name, self.version, from_version, problem)
         return LoadedState(custom_state=complete, writes=writes)
 
     def check_writes(self, custom_state: Mapping[str, JSON], from_version: int, writes: StepWrites) -> None:
-        """Refuse writes to stored state that would leave what the agent cannot read.
+        """Reject writes to stored state that would leave state the agent cannot read.
 
-        State that does not fit as it is may be in the middle of a repair, keys of an earlier version are that one's,
-        and of a later version nothing is known.
+        State that already does not fit may be in the middle of a repair, so a write may leave it unfit. The keys of an
+        earlier version are that version's business, and nothing is known about a later version.
 
         Raises:
-            InvalidStateError: the state would not fit any more.
+            InvalidStateError: the state would no longer fit.
         """
         if from_version > self.version:
             return
@@ -305,14 +308,14 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         try:
             after = apply_writes(custom_state, writes.ops)
         except AppendToNonListError:
-            # The store refuses it, too, and its state may be another one by then.
+            # The store refuses it as well, and its state may have changed by then.
             return
         problem = self._misfit(after, from_version)
         if problem is not None and self._misfit(custom_state, from_version) is None:
             raise InvalidStateError(self.state_type.name, problem)
 
     def _misfit(self, custom_state: Mapping[str, JSON], from_version: int) -> str | None:
-        """Why the agent could not read this state, if it could not."""
+        """Why the agent could not read this state; None if it could."""
         try:
             if from_version == self.version:
                 self.state_type.load(custom_state)
@@ -354,4 +357,4 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
 
 
 AnyAgent: TypeAlias = Agent[Any, Any, Any]
-"""An agent of whatever state, output and dependencies, for code that works with all of them."""
+"""An agent with any state, output and dependencies, for code that works with all of them."""

@@ -23,7 +23,7 @@ _SMALLEST = {"version": 1, "max_steps": 1, "retries": 0, "output_retries": 0}
 
 
 def check_definition(given: Mapping[str, Any]) -> None:
-    """Refuse an agent that cannot work, by what was given for it; nothing is taken for granted, not even a type.
+    """Reject a definition that cannot work. Nothing is assumed about the values given, not even their types.
 
     Raises:
         DefinitionError: says why and what to do.
@@ -34,14 +34,14 @@ def check_definition(given: Mapping[str, Any]) -> None:
     for option, least in _SMALLEST.items():
         check_whole(subject, option, given[option], least)
     if not isinstance(given["instructions"], str) and not callable(given["instructions"]):
-        raise DefinitionError(subject, "instructions is a text, or a function of the run that returns one.")
+        raise DefinitionError(subject, "instructions has to be a text, or a function of the run that returns one.")
     if not isinstance(given["description"], str):
         raise DefinitionError(subject, f"description={given['description']!r} is not a string.")
     for option in ("stop_when", "migrate_state", "prices"):
         if given[option] is not None and not callable(given[option]):
             raise DefinitionError(subject, f"{option}={given[option]!r} is not a function.")
         if given[option] is not None and is_async(given[option]):
-            raise DefinitionError(subject, f"{option} is async, but nobody waits for it; make it a plain function.")
+            raise DefinitionError(subject, f"{option} is async, but it is not awaited; make it a plain function.")
         if given[option] is not None and is_generator(given[option]):
             raise DefinitionError(
                 subject, f"{option} is a generator, which runs nothing when it is called; use return."
@@ -63,10 +63,10 @@ def check_definition(given: Mapping[str, Any]) -> None:
 
 
 def check_hooks(hooks: Iterable[object], subject: str) -> None:
-    """Refuse hooks that nobody could call.
+    """Reject hooks that could not be called.
 
     Raises:
-        DefinitionError: one is no Hooks object, or has something that is no function, or a generator.
+        DefinitionError: an item is not a Hooks object, or one of its hooks is not a function, or is a generator.
     """
     for each in hooks:
         if not isinstance(each, Hooks):
@@ -77,7 +77,7 @@ def check_hooks(hooks: Iterable[object], subject: str) -> None:
 
 
 def broken_hook(hooks: Hooks[Any, Any]) -> str | None:
-    """What is wrong with a hook that would never do anything; None where each could be called."""
+    """What is wrong with a hook that would never do anything; None if each could be called."""
     for name in HOOK_NAMES:
         hook = hooks.implemented(name)
         if hook is not None and not callable(hook):
@@ -91,7 +91,7 @@ def broken_hook(hooks: Hooks[Any, Any]) -> str | None:
 
 
 def is_adapter(model: object) -> bool:
-    """Whether a model can be asked something; the class of one cannot."""
+    """Whether the object is a model that can be asked; the class of one cannot."""
     return not inspect.isclass(model) and callable(getattr(model, "ask", None))
 
 
@@ -125,11 +125,11 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
     bundled = _bundled(given["capabilities"], subject)
     for tool in cast("Sequence[Tool[..., Any] | None]", (*given["tools"], *bundled)):
         if not isinstance(tool, Tool):
-            cure = "decorate it with @tool, or call it if it makes one, as ask_human() does"
+            cure = "decorate it with @tool, or, if it makes a tool, call it, as in ask_human()"
             if isinstance(getattr(tool, "__wrapped__", None), Tool):
-                cure = "another decorator stands above its @tool; put @tool on top"
+                cure = "another decorator is above its @tool; put @tool on top"
             elif hasattr(tool, "as_tool"):
-                cure = "give another agent as its .as_tool(), or in persistent_agents"
+                cure = "give another agent with its .as_tool(), or in persistent_agents"
             name = getattr(tool, "__name__", repr(tool))
             raise DefinitionError(subject, f"{name} in tools is not a tool; {cure}.")
         if tool.name in seen:
@@ -148,14 +148,14 @@ def _bundled(bundles: Any, subject: str) -> list[Any]:
         if not isinstance(tools, Sequence):
             raise DefinitionError(
                 subject,
-                f"capabilities={bundle!r} is not a bundle of tools; call what makes one: state_capabilities().",
+                f"capabilities={bundle!r} is not a bundle of tools; call its function: state_capabilities().",
             )
         found.extend(cast("Sequence[Any]", tools))
     return found
 
 
 def _check_state_of(tool: Tool[..., Any], state: Any, subject: str) -> None:
-    """A tool that was written for one state type would find another one at run time."""
+    """A tool written for one state type would find another one at run time."""
     wanted = NOTHING if tool.signature is None else tool.signature.wanted_state
     present = NoState if state is None else state
     if wanted in (NOTHING, Any, None, type(None)) or not inspect.isclass(wanted) or not inspect.isclass(present):
@@ -163,7 +163,7 @@ def _check_state_of(tool: Tool[..., Any], state: Any, subject: str) -> None:
     try:
         fits = issubclass(present, wanted)
     except TypeError:
-        # A protocol with attributes cannot be checked by asking the class.
+        # A protocol with attributes cannot be checked against the class.
         return
     if not fits:
         name = wanted.__name__
@@ -176,7 +176,7 @@ def _check_state_of(tool: Tool[..., Any], state: Any, subject: str) -> None:
 
 
 def _check_result_of(tool: Tool[..., Any], output: Any, subject: str) -> None:
-    """What a finish_with tool returns is the output, which is text unless the agent says otherwise."""
+    """The result of a finish_with tool is the output, which is text unless the agent declares a type."""
     if not tool.finish_with or output not in (None, str) or tool.signature is None:
         return
     returns = tool.signature.returns

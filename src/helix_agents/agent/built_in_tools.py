@@ -1,4 +1,4 @@
-"""Tools that the library itself gives agents, under names that no tool of a user may have."""
+"""Tools that the library itself gives agents, under names that are reserved for it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def built_in_tool(
     unknown_outcome: UnknownOutcome | None = None,
     require_approval: bool | ApprovalPredicate = False,
 ) -> Tool[..., Any]:
-    """A function as a tool of ours, described by its docstring; it may be repeated unless it says otherwise."""
+    """A function as a built-in tool, described by its docstring; repeatable unless stated otherwise."""
     documented = read_docstring(function.__doc__)
     return Tool(
         name=name,

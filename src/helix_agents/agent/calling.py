@@ -10,17 +10,17 @@ from helix_agents.agent.failures import Contained
 T = TypeVar("T")
 
 RunInThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a function on some thread and answers its result; `asyncio.to_thread` is one."""
+"""Runs a function on some thread and returns its result; `asyncio.to_thread` is one."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it makes a coroutine; callable objects and partials included."""
+    """Whether calling it creates a coroutine, including callable objects and partials."""
     # On an object that defines it, `__call__` is what runs; on a function it is a wrapper that says nothing.
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether calling it runs nothing, but makes a generator; callable objects and partials included."""
+    """Whether calling it creates a generator and runs nothing yet, including callable objects and partials."""
     return any(
         inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
         for each in (function, type(function).__call__)
@@ -28,11 +28,11 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 
 async def call_quick(what: str, function: Callable[..., Awaitable[T] | T], *arguments: Any) -> T:
-    """Call something that is meant to be quick, on the event loop, and wait for it if it is async.
+    """Call a function that is meant to be quick, on the event loop, and wait for it if it is async.
 
     Raises:
-        Exception: what it raised.
-        ControlFlow: what it decided.
+        Exception: whatever it raised.
+        ControlFlow: its decision.
     """
     with Contained(what):
         result = function(*arguments)
@@ -42,12 +42,12 @@ async def call_quick(what: str, function: Callable[..., Awaitable[T] | T], *argu
 async def call_possibly_slow(
     what: str, function: Callable[[], Any], *, in_thread: RunInThread | None, apart: bool = False
 ) -> Any:
-    """Call something that may block: on a thread when one is given, else on the event loop, in a task of its own if it
-    is to be `apart`, so that one that cancels the task it runs in ends alone.
+    """Call a function that may block: on a thread if one is given, else on the event loop. With `apart` it gets its own
+    task, so that a function that cancels the task it runs in ends alone.
 
     Raises:
-        Exception: what it raised.
-        ControlFlow: what it decided.
+        Exception: whatever it raised.
+        ControlFlow: its decision.
     """
     with Contained(what):
         result = function() if in_thread is None else await in_thread(lambda: _on_thread(what, function))
@@ -58,7 +58,7 @@ async def call_possibly_slow(
 
 
 def _on_thread(what: str, function: Callable[[], Any]) -> Any:
-    """What these mean ends at the thread. A future cannot even carry the first: who waits for it waits for ever."""
+    """These exceptions end at the thread. A future cannot even carry StopIteration: its waiter would wait forever."""
     try:
         return function()
     except (StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt) as problem:

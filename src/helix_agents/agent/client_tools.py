@@ -1,4 +1,4 @@
-"""Tools that do not run here: the client runs them, or a person answers, and the run waits without a process."""
+"""Tools that do not run here: the client runs them, or a person answers, and the run waits without using a process."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ AnswerT = TypeVar("AnswerT", default=str)
 
 @dataclass(frozen=True)
 class DefaultAnswer:
-    """What counts as the answer when the deadline passes and nobody has given one."""
+    """The answer that is assumed when the deadline passes without one."""
 
     value: Any
 
@@ -35,7 +35,7 @@ WhenUnanswered: TypeAlias = Literal["timeout"] | DefaultAnswer
 
 
 class InputType:
-    """The input of a tool whose parameters are the fields of a type; `fixed` ones are not the model's to choose."""
+    """The input of a tool whose parameters are the fields of a type; the model does not choose the `fixed` ones."""
 
     def __init__(self, form: Any, subject: str, fixed: Mapping[str, JSON] | None = None) -> None:
         self._fixed = dict(fixed or {})
@@ -44,7 +44,7 @@ class InputType:
             self.schema = json_schema(self._adapter)
         except SCHEMA_PROBLEMS as problem:
             raise DefinitionError(
-                subject, f"input={form!r} is not a type JSON can be read into: {unfit(problem)}"
+                subject, f"input={form!r} is not a type that JSON can be read into: {unfit(problem)}"
             ) from problem
         if not is_object(self.schema):
             raise DefinitionError(
@@ -65,7 +65,7 @@ class Question(Tool[..., Any]):
     """A tool that a person answers."""
 
     def check_output(self, result: Any, given: Mapping[str, JSON]) -> JSON:
-        """As for any tool; where the question offers options, the answer is one of them."""
+        """As for any tool; if the question offers options, the answer has to be one of them."""
         answer = super().check_output(result, given)
         options: Sequence[JSON] = given.get("options") or ()
         if options and encode(answer) not in [encode(option) for option in options]:
@@ -111,23 +111,24 @@ def client_tool(
     deadline: Deadline = "inherit",
     on_deadline: WhenUnanswered = "timeout",
 ) -> Any:
-    """Declare a tool that the client runs: the run waits, and its result is submitted from outside.
+    """Declare a tool that the client runs. The run waits until the result is submitted from outside.
 
-    Either decorate a function without a body, whose signature says what the client gets and whose return type what it
-    has to give back; or name everything: `client_tool(name=…, description=…, input=Place, output=Weather)`.
+    Either decorate a function without a body: its parameters are what the client gets, and its return type is what the
+    client has to give back. Or pass everything by name:
+    `client_tool(name=…, description=…, input=Place, output=Weather)`.
 
     Args:
-        name: What the model calls it; the function's name if left out.
-        description: What the model reads; the docstring if left out.
+        name: The name the model calls the tool by. Defaults to the function's name.
+        description: What the model reads about the tool. Defaults to the docstring.
         input: A type whose fields are the tool's parameters.
-        output: The type the client's result must have; the function's return type if left out.
+        output: The type the client's result must have. Defaults to the function's return type.
         strict: Ask the provider to hold the model to the schema.
-        retries: How often per turn the model may correct its arguments; else the agent's.
-        deadline: How long a call may wait; None is for ever, else the agent's or executor's default.
+        retries: How many times per turn the model may correct its arguments. Defaults to the agent's `retries`.
+        deadline: How long a call may wait; None means forever. Defaults to the agent's or the executor's deadline.
         on_deadline: What an unanswered call counts as.
 
     Raises:
-        DefinitionError: no model could call it, or options contradict each other.
+        DefinitionError: no model could call the tool, or its options contradict each other.
     """
 
     def define(called: str, about: str, takes: ToolInput, gives: Any, function: Callable[..., Any]) -> Tool[..., Any]:
@@ -177,22 +178,23 @@ def ask_human(
     deadline: Deadline = "inherit",
     on_deadline: WhenUnanswered = "timeout",
 ) -> Tool[..., AnswerT]:
-    """A tool with which the model asks a person something; the run waits for the answer without a process.
+    """A tool with which the model asks a person a question. The run waits for the answer without using a process.
 
-    What is left out, the model decides: `ask_human()` lets it write the question and offer options, while
-    `ask_human("Which region?", options=["eu", "us"], name="ask_region")` asks exactly this.
+    The model decides whatever you leave out: `ask_human()` lets it write the question and offer options, while
+    `ask_human("Which region?", options=["eu", "us"], name="ask_region")` asks exactly that.
 
     Args:
-        question: What the person is asked.
+        question: The question for the person.
         options: The answers to choose from; the answer has to be one of them.
         answer: The type of the answer.
-        name: What the model calls it; two questions of one agent need two names.
-        description: What the model reads.
-        deadline: How long the question may wait; None is for ever, else the agent's or executor's default.
+        name: The name the model calls the tool by. Two questions of one agent need two names.
+        description: What the model reads about the tool.
+        deadline: How long the question may wait; None means forever. Defaults to the agent's or the executor's
+            deadline.
         on_deadline: What an unanswered question counts as.
 
     Raises:
-        DefinitionError: an option is no possible answer, or options of the tool contradict each other.
+        DefinitionError: an option is not a possible answer, or the tool's arguments contradict each other.
     """
     called = name if name == ASK_HUMAN else check_tool_name(name)
     subject = f"Tool {called!r}"
@@ -233,7 +235,7 @@ def _question_form(question: str | None, options: Sequence[Any] | None, answer: 
 
 def _checked_options(options: Sequence[Any], answer: Any, subject: str) -> list[JSON]:
     if not options:
-        raise DefinitionError(subject, "options=[] leaves no answer; leave it out for a free answer.")
+        raise DefinitionError(subject, "options=[] allows no answer; leave it out for a free answer.")
     try:
         plain = jsonable(list(options))
     except UnstorableValueError as problem:

@@ -1,4 +1,4 @@
-"""When an agent's model is shown a summary in place of the oldest part of a conversation, and who writes it."""
+"""When the model sees a summary in place of the oldest part of a conversation, and which model writes it."""
 
 from dataclasses import dataclass
 
@@ -18,22 +18,22 @@ the user, and do not go on with the conversation."""
 class Compaction:
     """Lets a conversation grow beyond what its model can read: `Agent(compaction=Compaction(above_tokens=100_000))`.
 
-    Before a step whose messages would be more than `above_tokens`, or that the model refuses as too long, the oldest of
-    them are summarised, and the model is shown the summary in their place. The store keeps every message, and the
-    summary among them: a rewind or a branch to before it shows the whole again. It is made once, counted in the usage,
-    and a run whose summary cannot be made goes on without it.
+    Before a step whose messages would exceed `above_tokens`, or that the model rejects as too long, the oldest messages
+    are summarised, and the model sees the summary in their place. The store keeps every message and adds the summary
+    among them, so a rewind or a branch to an earlier point shows the full messages again. A summary is made once and
+    counted in the usage. If it cannot be made, the run continues without it.
 
     Args:
-        above_tokens: From how many tokens on the messages are too many. Counted from what the provider said of the
-            last reply; where it said nothing, four bytes are taken for a token.
-        keep_tokens: About how many tokens of the latest messages stay as they are; a quarter of `above_tokens` unless
-            given. The last exchange always stays, and a call stays with its result.
-        model: Who writes the summary, by name or as an adapter; the agent's own model unless given.
-        settings: How that model should answer; those of the agent where it is the agent's own.
-        instructions: What it is told to write.
+        above_tokens: Summarise when the messages have more tokens than this. Counted from the usage that the provider
+            reported with the last reply; if it reported none, four bytes count as one token.
+        keep_tokens: About how many tokens of the latest messages are kept as they are. Defaults to a quarter of
+            `above_tokens`. The last exchange is always kept, and a call is kept together with its result.
+        model: The model that writes the summary, by name or as an adapter. Defaults to the agent's model.
+        settings: How that model should answer. Defaults to the agent's settings if the model is the agent's own.
+        instructions: The prompt for the summary.
 
     Raises:
-        DefinitionError: it could not work; says why.
+        DefinitionError: the settings could not work; the message says why.
     """
 
     above_tokens: int
@@ -45,7 +45,9 @@ class Compaction:
     def __post_init__(self) -> None:
         check_whole("Compaction", "above_tokens", self.above_tokens, 1)
         if self.keep_tokens is not None:
-            check_whole("Compaction", "keep_tokens", self.keep_tokens, 0, other="; None is a quarter of above_tokens")
+            check_whole(
+                "Compaction", "keep_tokens", self.keep_tokens, 0, other="; None means a quarter of above_tokens"
+            )
             if self.keep_tokens >= self.above_tokens:
                 problem = f"keep_tokens={self.keep_tokens} leaves nothing to summarise above {self.above_tokens}."
                 raise DefinitionError("Compaction", problem)
@@ -53,5 +55,5 @@ class Compaction:
 
     @property
     def kept(self) -> int:
-        """About how many tokens of the latest messages stay as they are."""
+        """About how many tokens of the latest messages are kept as they are."""
         return self.above_tokens // 4 if self.keep_tokens is None else self.keep_tokens

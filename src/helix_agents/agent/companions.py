@@ -19,10 +19,10 @@ CompanionMode: TypeAlias = Literal["blocking", "non_blocking"]
 
 @dataclass(frozen=True)
 class PersistentAgent:
-    """An agent that another one may keep as a companion.
+    """An agent that another agent may keep as a companion.
 
-    `blocking`: the parent waits for each answer. `non_blocking`: the parent goes on, the child outlives its run and
-    even its process, and its end reaches the parent as a message, once.
+    With `blocking`, the parent waits for each answer. With `non_blocking`, the parent continues; the child outlives the
+    parent's run and even its process, and its end reaches the parent as a message, exactly once.
     """
 
     agent: "AnyAgent"
@@ -32,12 +32,12 @@ class PersistentAgent:
     def __post_init__(self) -> None:
         subject = f"PersistentAgent({self.agent!r})"
         if not hasattr(self.agent, "persistent_agents"):
-            raise DefinitionError(subject, "it is given an agent.")
+            raise DefinitionError(subject, "it has to be given an Agent.")
         check_choice(subject, "mode", self.mode, get_args(CompanionMode))
 
 
 class SpawnAgent(BaseModel):
-    """Start a companion, or ask one again that has finished."""
+    """Start a companion, or give a finished one a new task."""
 
     agent: str = Field(description="Which kind of companion.")
     initialMessage: str = Field(description="The task, with everything needed to do it.")  # noqa: N815
@@ -45,7 +45,7 @@ class SpawnAgent(BaseModel):
 
 
 class SendMessage(BaseModel):
-    """Tell a companion something: a running one is interrupted and goes on with it, a finished one takes it up."""
+    """Send a companion a message: a running one is interrupted and continues with it, a finished one takes it on."""
 
     name: str
     message: str
@@ -58,12 +58,12 @@ class NamedChild(BaseModel):
 
 
 class NoInput(BaseModel):
-    """Nothing has to be said."""
+    """No input is needed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CompanionTool(Tool[..., Any]):
-    """A built-in tool for working with companions; the engine runs it after the commit that announced the call."""
+    """A built-in tool for working with companions. The engine runs it after the commit that announced the call."""
 
 
 SPAWN_AGENT = "companion__spawnAgent"
@@ -71,18 +71,18 @@ SPAWN_AGENT = "companion__spawnAgent"
 _TOOLS: dict[str, tuple[str, type[BaseModel]]] = {
     SPAWN_AGENT: ("Start a companion and give it a task.", SpawnAgent),
     "companion__sendMessage": ("Send a companion a further message.", SendMessage),
-    "companion__listChildren": ("List your companions and how they stand.", NoInput),
-    "companion__getChildStatus": ("How one companion stands, and its latest result.", NamedChild),
+    "companion__listChildren": ("List your companions and their status.", NoInput),
+    "companion__getChildStatus": ("Get the status of one companion, and its latest result.", NamedChild),
     "companion__terminateChild": ("Stop a companion for good.", NamedChild),
     "companion__waitForResult": ("Wait until a companion has finished, and get its result.", NamedChild),
 }
 
 
 def companion_tools(agents: Sequence[PersistentAgent], subject: str) -> tuple[CompanionTool, ...]:
-    """The tools an agent with these companions gets; waiting makes sense only where one is blocking.
+    """The tools that an agent with these companions gets. Waiting is included only if at least one is blocking.
 
     Raises:
-        DefinitionError: two companions are of one kind, or something else was given.
+        DefinitionError: two companions are of the same kind, or an item is not a `PersistentAgent`.
     """
     if not agents:
         return ()

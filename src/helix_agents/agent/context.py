@@ -1,4 +1,4 @@
-"""What a tool, a hook or an instruction function is told about the run it works in, and what it may say back."""
+"""What a tool, a hook or an instruction function knows about its run, and what it can report back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ GivenT = TypeVar("GivenT", default=Any)
 
 
 class UsageReport(Record):
-    """Something user code counted."""
+    """A usage count reported by user code."""
 
     name: str
     amount: float = 1
@@ -39,14 +39,14 @@ class UsageReport(Record):
 
 
 class UserEvent(Record):
-    """Something user code tells the readers of the stream."""
+    """An event that user code sends to the readers of the stream."""
 
     name: str
     data: JSON = None
 
 
 def _ignore(*_: object) -> None:
-    """Nobody listens."""
+    """There is no listener."""
 
 
 def _never() -> bool:
@@ -66,17 +66,17 @@ async def _no_files(*, changes: bool) -> WorkspaceFiles:
 
 
 class OpenFiles(Protocol):
-    """Opens the session's workspace, or finds it open; `changes` says that its files may be changed."""
+    """Opens the session's workspace, or finds it already open; `changes` says that its files may be changed."""
 
     def __call__(self, *, changes: bool) -> Awaitable[WorkspaceFiles]: ...
 
 
 class EntryLink(msgspec.Struct, frozen=True, kw_only=True):
-    """Where state capabilities keep what they know, and the way their changes ride in the step's commit.
+    """Where state capabilities keep their data, and how their changes become part of the step's commit.
 
-    `change` adds changes of the session's own scope to the commit, `audit` lines about what was done; `step_changes`
-    are those that other calls of the step have made so far. `session_exists` says whether there is still a session to
-    keep anything for.
+    `change` adds changes in the session's own scope to the commit, and `audit` adds lines about what was done.
+    `step_changes` returns the changes that other calls of the step have made so far. `session_exists` tells whether the
+    session still exists.
     """
 
     store: EntryStore | None = None
@@ -96,7 +96,7 @@ class Approval:
 
 
 class RunLink(msgspec.Struct, Generic[StateT], frozen=True, kw_only=True):
-    """Where a context's words go: the engine's side of it, of no use to user code."""
+    """The engine's side of a context: where its reports go. Of no use to user code."""
 
     draft: StateDraft[StateT]
     emit: Callable[[str, JSON], object] = _ignore
@@ -107,7 +107,7 @@ class RunLink(msgspec.Struct, Generic[StateT], frozen=True, kw_only=True):
     open_files: OpenFiles = _no_files
 
     def from_another_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
-        """The same link for a function that runs on a thread: what it says is said on the event loop, in order."""
+        """The same link for a function that runs on a thread: its reports are delivered on the event loop, in order."""
         return replace(
             self,
             emit=partial(loop.call_soon_threadsafe, self.emit),
@@ -116,12 +116,12 @@ class RunLink(msgspec.Struct, Generic[StateT], frozen=True, kw_only=True):
 
 
 class RunTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands among others, for whoever draws a picture of the whole conversation.
+    """A run's place among others, for tools that draw the whole conversation.
 
-    All sessions of one tree share a `trace_id`, however many processes and services they pass through; below
-    `parent_span_id` hangs a conversation that another service began. `started_at` is in milliseconds, the same for each
-    attempt; a turn that waited in the queue before that was asked for at `queued_at`. A run that works for a call of
-    another agent has that call's `errand`.
+    All sessions of one tree share a `trace_id`, however many processes and services they pass through. `parent_span_id`
+    is set if another service started the conversation: the conversation hangs below that span. `started_at` is in
+    milliseconds and the same for each attempt; for a turn that first waited in the queue, `queued_at` is when it was
+    requested. A run that works for a call of another agent carries that call's `errand`.
     """
 
     trace_id: str
@@ -135,10 +135,10 @@ class RunTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in the world something happens.
+    """Where something happens: the session, run, step and attempt.
 
-    After a crash a step may be done again: `run_id`, `step` and `attempt` let it be recognised. Only outside any run
-    there is no `trace`.
+    After a crash a step may be done again; `run_id`, `step` and `attempt` let you recognise it. `trace` is None only
+    outside any run.
     """
 
     session_id: SessionId
@@ -157,7 +157,7 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
     """The run as instructions, approval predicates and hooks see it.
 
     `deps` is what the executor's provider opened for this run in this process. `transcript` is the conversation as it
-    was when the step began.
+    was when the step started.
     """
 
     link: RunLink[StateT]
@@ -168,21 +168,22 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
     def state(self) -> StateT:
         """The session's state. Tools and hooks may change it in place; the change is part of the step's commit.
 
-        Tools of one step all begin with the state before it. What they append to the same list all stands; of other
-        changes to the same field the last one does, so what several calls count is appended and added up later.
+        All tools of one step start with the state before the step. If several append to the same list, all items are
+        kept. Of other changes to the same field, only the last is kept, unless the field says how its changes are
+        merged; see `Merge`.
         """
         return self.link.draft.value
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked the run to stop; what still runs after a grace period is cancelled."""
+        """Whether the run was asked to stop. Whatever is still running after a grace period is cancelled."""
         return self.link.is_cancelled()
 
     def emit(self, name: str, data: Any = None) -> None:
-        """Put an event of your own into the stream; readers see it at once.
+        """Put your own event into the stream; readers see it at once.
 
         Raises:
-            UnstorableValueError: the name is no text, or the data has no JSON form.
+            UnstorableValueError: the name is not text, or the data has no JSON form.
         """
         event = UserEvent(name=name, data=jsonable(data))
         check_record(event)
@@ -197,10 +198,10 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
         success: bool = True,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        """Count something of your own; it is stored with the step and adds up under its name.
+        """Count your own usage. It is stored with the step and added up under its name.
 
         Raises:
-            UnstorableValueError: something in it is not what it should be, or has no JSON form.
+            UnstorableValueError: a value has the wrong type, or has no JSON form.
         """
         report = UsageReport(
             name=name, amount=amount, tokens=tokens, success=success, metadata=jsonable(metadata or {})
@@ -211,10 +212,10 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
 
 
 class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
-    """The run as a tool sees it; a parameter with this type is filled in by the engine, wherever it stands.
+    """The run as a tool sees it. The engine fills in a parameter of this type, at any position.
 
-    `idempotency_key` is the same for every attempt to run this call: hand it to the service you call, so that it
-    recognises a repetition. `approval` is there when a person approved the call.
+    `idempotency_key` is the same for every attempt to run this call: pass it to the service you call, so that the
+    service recognises a repetition. `approval` is set if a person approved the call.
     """
 
     tool_call_id: ToolCallId
@@ -230,7 +231,7 @@ class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
         record_usage: Callable[[UsageReport], object] = _ignore,
         transcript: Sequence[Message] = (),
     ) -> "ToolContext[HeldT, GivenT]":
-        """A context outside any run, to call a tool as a plain function in a test; `state` is changed in place."""
+        """A context outside any run, for calling a tool as a plain function in a test; `state` is changed in place."""
         held: Any = NoState() if state is None else state
         context: ToolContext[Any, Any] = ToolContext(
             session_id="session-1",
@@ -246,11 +247,11 @@ class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
         return context
 
     async def workspace(self) -> WorkspaceFiles:
-        """The session's workspace, for an async tool of your own that works on the same files as the model does.
+        """The session's workspace, for your own async tool that works on the same files as the model.
 
         Raises:
-            RuntimeError: the agent has none.
-            WorkspaceFailedError: it is not to be had.
+            RuntimeError: the agent has no workspace.
+            WorkspaceFailedError: the workspace is not available.
         """
         return await self.link.open_files(changes=True)
 
@@ -261,7 +262,8 @@ class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedStep(Generic[StateT]):
-    """A whole step, for `stop_when` to judge before it is committed; after a crash the same step may be judged again.
+    """A complete step, which `stop_when` judges before it is committed. After a crash the same step may be judged
+    again.
 
     `number` counts from 1 within the turn.
     """
@@ -275,7 +277,7 @@ class CompletedStep(Generic[StateT]):
 
     @property
     def state(self) -> StateT:
-        """The state as the step leaves it, to read; changes to it go nowhere."""
+        """The state as the step leaves it. Read only: changes to it are not kept."""
         return self.draft.value
 
     def called(self, tool_name: str) -> bool:

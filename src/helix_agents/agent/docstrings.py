@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 _PARAMETERS = {"args", "arguments", "parameters", "params", "keyword args", "other parameters"}
-# What a function gives back or raises is of no use to a model that decides whether to call it.
+# What a function returns or raises does not help a model decide whether to call it.
 _FOR_PROGRAMMERS = {"returns", "return", "raises", "yields"}
 _TITLE = re.compile(r"(?P<title>[A-Za-z][A-Za-z ]*?):?\s*")
 _FIELD = re.compile(r":(?P<field>\w+)(?:\s+(?P<subject>[^:]*))?:\s*(?P<text>.*)")

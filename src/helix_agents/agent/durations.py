@@ -10,7 +10,7 @@ Duration: TypeAlias = timedelta | float
 """Seconds, or a `timedelta`."""
 
 Deadline: TypeAlias = Duration | Literal["inherit"] | None
-"""A duration; None for "waits for ever"; `"inherit"` for whatever the level above says."""
+"""A duration; None waits forever; `"inherit"` takes the setting of the level above."""
 
 
 def milliseconds(duration: Duration, subject: str, option: str) -> int:
@@ -20,20 +20,18 @@ def milliseconds(duration: Duration, subject: str, option: str) -> int:
         DefinitionError: it is not a positive, finite length of time.
     """
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    # True counts as one, and nobody means a second by it.
+    # True counts as 1, but never means one second.
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
     if not is_number or not math.isfinite(seconds) or seconds <= 0:
-        raise DefinitionError(
-            subject, f"{option}={duration!r} is not a length of time; give seconds above 0 or a timedelta."
-        )
+        raise DefinitionError(subject, f"{option}={duration!r} is not a duration; give seconds above 0 or a timedelta.")
     return max(1, round(seconds * 1000))
 
 
 def optional_milliseconds(duration: Duration | None, subject: str, option: str) -> int | None:
-    """The duration in whole milliseconds, or None as it was."""
+    """The duration in whole milliseconds; None stays None."""
     return None if duration is None else milliseconds(duration, subject, option)
 
 
 def deadline_milliseconds(deadline: Deadline, subject: str, option: str) -> int | Literal["inherit"] | None:
-    """The deadline in whole milliseconds, or None or `"inherit"` as it was."""
+    """The deadline in whole milliseconds; None and `"inherit"` stay as they are."""
     return "inherit" if deadline == "inherit" else optional_milliseconds(deadline, subject, option)

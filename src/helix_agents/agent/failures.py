@@ -1,17 +1,17 @@
-"""How a tool or a hook says that something went wrong, and how its exceptions are kept from doing more than that.
+"""How a tool or a hook reports that something went wrong, and how its exceptions are contained.
 
 | raised in a tool                     | what happens                                                            |
 |--------------------------------------|-------------------------------------------------------------------------|
 | `RetryTool("use YYYY-MM-DD")`        | the model is told and may call again; counts against the tool's retries |
 | `ToolFailed("no such invoice")`      | the model is told; it is final, and counts against nothing              |
-| `OutcomeUnknown("no answer in 5 s")` | nobody knows whether it was done; the tool's `unknown_outcome` decides  |
+| `OutcomeUnknown("no answer in 5 s")` | it may or may not have been done; the tool's `unknown_outcome` decides  |
 | `FailRun("budget exhausted")`        | the run fails with this reason                                          |
 | any other exception                  | the model sees that the tool failed; the traceback is in the log        |
 
-In a hook only `FailRun` has a meaning; whatever else is raised is logged and the run goes on.
+In a hook only `FailRun` has a meaning; anything else it raises is logged, and the run continues.
 
 All four derive from `BaseException`, so that neither an `except Exception` nor a retrying decorator around the
-caller's own code swallows a decision that is meant for the run.
+caller's own code can swallow a decision that is meant for the run.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from helix_agents.domain.texts import said_by
 
 
 class ControlFlow(BaseException):
-    """A decision on its way from user code to the engine; it never leaves the effect it was made in."""
+    """A decision on its way from user code to the engine; it never leaves the effect in which it was made."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        # Whoever hands over the exception that he caught means what it says.
+        # A caller that passes on an exception it caught means that exception's text.
         self.message = said_by(message) if isinstance(message, BaseException) else str(message)
 
     def __str__(self) -> str:
@@ -34,19 +34,19 @@ class ControlFlow(BaseException):
 
 
 class RetryTool(ControlFlow):
-    """The call can succeed with other arguments: say to the model which."""
+    """The call can succeed with other arguments. The message tells the model which."""
 
 
 class ToolFailed(ControlFlow):
-    """The call failed for good: say to the model why."""
+    """The call failed for good. The message tells the model why."""
 
 
 class OutcomeUnknown(ControlFlow):
-    """Nobody knows whether the call took effect: a request was sent, and no answer came.
+    """It is not known whether the call took effect: a request was sent, and no answer came.
 
-    In a tool with `effect="once"` it is what it would be if the process had died there: nobody repeats the call
-    silently, and the tool's `unknown_outcome` decides, which asks a person unless it says otherwise. The model of any
-    other tool is told that it may or may not have taken effect.
+    In a tool with `effect="once"`, this has the same consequence as if the process had died there: the call is not
+    silently repeated, and the tool's `unknown_outcome` decides, which by default asks a person. For any other tool, the
+    model is told that the call may or may not have taken effect.
     """
 
 
@@ -59,10 +59,11 @@ class FailRun(ControlFlow):
 
 
 class Contained:
-    """Lets user code end only by a result, a decision, an ordinary exception, or a cancellation that came from outside.
+    """Lets user code end only with a result, a decision, an ordinary exception, or a cancellation that came from
+    outside.
 
-    `sys.exit` in a tool must not end the process, and a cancellation of its own making must not look like a stop. Every
-    model call and every tool is in such a block; `what` is named when it ends in another way.
+    `sys.exit` in a tool must not end the process, and a cancellation that the code caused itself must not look like a
+    stop. Every model call and every tool runs in such a block; `what` is named in the error when it ends any other way.
     """
 
     __slots__ = ("_what",)
@@ -79,8 +80,8 @@ class Contained:
         if problem is None or isinstance(problem, (Exception, ControlFlow, KeyboardInterrupt)):
             return
         if isinstance(problem, GeneratorExit) and (raised_at is None or raised_at.tb_next is None):
-            # It was raised here, and in nothing that was called: somebody closes a coroutine that nobody waits for any
-            # more. Turned into anything else it is a complaint.
+            # It was raised here and not in anything that was called: an abandoned coroutine is being closed. Turned
+            # into anything else, it would be reported as a problem.
             return
         if isinstance(problem, asyncio.CancelledError):
             task = asyncio.current_task()
@@ -94,7 +95,7 @@ class Contained:
 
 
 def _decision_in(problem: BaseException) -> ControlFlow | None:
-    """The first decision in a group that a TaskGroup made of it; one to fail the run comes first."""
+    """The first decision in the exception group of a TaskGroup; a decision to fail the run takes precedence."""
     if isinstance(problem, ControlFlow):
         return problem
     if not isinstance(problem, BaseExceptionGroup):

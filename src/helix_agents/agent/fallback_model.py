@@ -1,4 +1,4 @@
-"""Several models as one: the first that answers is the one that answered."""
+"""Several models as one: the reply comes from the first model that gives one."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -11,17 +11,17 @@ from helix_agents.ports.models import open_model
 
 
 class FallbackModel(LLMAdapter):
-    """Asks the next model where one gives no answer: `FallbackModel("anthropic:claude-sonnet-4-5", "openai:gpt-5")`.
+    """Asks the next model if one gives no answer: `FallbackModel("anthropic:claude-sonnet-4-5", "openai:gpt-5")`.
 
-    Each question begins with the first model again. A reply that has begun is not taken over by another model: readers
-    have seen it. It fails then, and the engine asks again from the beginning where that may help. What a reply used is
-    counted under the name of the model that gave it.
+    Each request starts with the first model again. Once a reply has started, no other model takes it over, because
+    readers have already seen part of it: the reply fails, and the engine asks again from the beginning where that may
+    help. Usage is counted under the name of the model that gave the reply.
 
     Args:
         models: By name or as adapters, in the order in which they are asked.
 
     Raises:
-        DefinitionError: there are not two of them.
+        DefinitionError: there are fewer than two models.
     """
 
     def __init__(self, *models: str | LLMAdapter) -> None:
@@ -31,19 +31,20 @@ class FallbackModel(LLMAdapter):
 
     @property
     def name(self) -> str:
-        """That of the first model."""
+        """The name of the first model."""
         first = self.models[0]
         return first if isinstance(first, str) else first.name
 
     def opened(self, adapter_of: Callable[[str | LLMAdapter], LLMAdapter]) -> "FallbackModel":
-        """The same models, opened by whoever closes them."""
+        """The same models, opened by the caller, which also closes them."""
         return FallbackModel(*map(adapter_of, self.models))
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Stream the reply of the first model that gives one.
 
         Raises:
-            ModelError: none does. Of several problems it is one that may pass, else one of length, else the last.
+                ModelError: none does. Of several errors, it is the first that may pass, else one about length, else the
+                last.
         """
         problems: list[ModelError] = []
         for each in self.models:
@@ -63,7 +64,7 @@ class FallbackModel(LLMAdapter):
 
 
 def models_in(model: str | LLMAdapter) -> tuple[str | LLMAdapter, ...]:
-    """The models that are asked where this one is given."""
+    """The models that are asked if this one is given."""
     return model.models if isinstance(model, FallbackModel) else (model,)
 
 

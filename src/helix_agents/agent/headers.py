@@ -1,4 +1,4 @@
-"""Headers that users give for requests to a service: what can be sent, and secrets that are made anew each time."""
+"""Headers for requests to a service: what can be sent, and secrets that are computed for each request."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -7,23 +7,23 @@ from typing import TypeAlias
 from helix_agents.domain.errors import DefinitionError
 
 Headers: TypeAlias = Mapping[str, str] | Callable[[], Awaitable[Mapping[str, str]]]
-"""Headers for every request, or a function that gives them anew each time, such as a token that is renewed."""
+"""Headers for every request, or a function that computes them each time, such as for a token that is renewed."""
 
 _NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9a-zA-Z]+")
 
 
 def check_header(subject: str, name: object, value: object) -> None:
-    """Let a header pass that can be sent. What it holds may be a secret, and is not told.
+    """Check that a header can be sent. Its value may be a secret, so the error does not show it.
 
     Raises:
-        DefinitionError: it cannot.
+        DefinitionError: it cannot be sent.
     """
     is_sent = isinstance(name, str) and _NAME.fullmatch(name) is not None
     if not is_sent or not isinstance(value, str) or not _can_be_sent(value):
         raise DefinitionError(
             subject,
-            f"header {str(name)[:80]!r} cannot be sent: it takes printable ASCII without space or a line break at its "
-            "end.",
+            f"header {str(name)[:80]!r} cannot be sent: it has to be printable ASCII without spaces or line breaks at "
+            "its ends.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What hooks are told: one record per hook point, named after it."""
+"""The events that hooks receive: one record per hook point, named after it."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal, TypeAlias
@@ -38,12 +38,13 @@ HookName: TypeAlias = Literal[
 ]
 
 RanBy: TypeAlias = Literal["function", "agent", "companion", "client", "nobody"]
-"""Who works on a call: your function, a sub-agent here or behind another service, a companion, the client or a person,
-or nobody, as with one that was given up."""
+"""What works on a call: your function, a sub-agent here or in another service, a companion, the client or a person, or
+nobody, as with a call that was given up."""
 
 
-Purpose: TypeAlias = Literal["reply", "summary"]
-"""What a model is asked for: the next words of the conversation, or a summary of its oldest part (`Compaction`)."""
+Purpose: TypeAlias = Literal["reply", "summary", "memory"]
+"""What a model is asked for: the next words of the conversation, a summary of its oldest part (`Compaction`), or what
+is worth remembering of it (`Memory`). Of the last one, only the hooks around a model call are told."""
 
 
 class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +54,7 @@ class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentStartEvent(HookEvent, frozen=True, kw_only=True):
-    """A turn begins; the model has not been asked yet."""
+    """A turn starts; the model has not been asked yet."""
 
     hook = "on_agent_start"
     turn: int
@@ -81,7 +82,7 @@ class AgentFailEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AgentInterruptedEvent(HookEvent, frozen=True, kw_only=True):
-    """The run ends because somebody asked it to stop; one that was aborted fails."""
+    """The run ends because it was asked to stop. An aborted run fails instead."""
 
     hook = "on_agent_interrupted"
     reason: str | None
@@ -90,7 +91,7 @@ class AgentInterruptedEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AgentSuspendedEvent(HookEvent, frozen=True, kw_only=True):
-    """The run ends because it needs somebody."""
+    """The run ends because it waits for an answer or for a child."""
 
     hook = "on_agent_suspended"
     run_id: RunId
@@ -101,7 +102,7 @@ class AgentSuspendedEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AgentResumedEvent(HookEvent, frozen=True, kw_only=True):
-    """A run goes on with what an earlier one left; `previous_run_id` is the suspended one."""
+    """A run continues what an earlier run left; `previous_run_id` is the suspended one."""
 
     hook = "on_agent_resumed"
     run_id: RunId
@@ -120,7 +121,7 @@ class BeforeLLMCallEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AroundLLMCallEvent(HookEvent, frozen=True, kw_only=True):
-    """The model is asked, as often as it takes; an `AfterLLMCallEvent` is the outcome."""
+    """The model is asked, as many times as it takes; the outcome is an `AfterLLMCallEvent`."""
 
     hook = "around_llm_call"
     model: str
@@ -129,7 +130,7 @@ class AroundLLMCallEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class LLMRetryEvent(HookEvent, frozen=True, kw_only=True):
-    """The model gave no answer and will be asked again, after so many seconds."""
+    """The model gave no answer and will be asked again after `wait_seconds`."""
 
     hook = "on_llm_retry"
     model: str
@@ -140,8 +141,8 @@ class LLMRetryEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AfterLLMCallEvent(HookEvent, frozen=True, kw_only=True):
-    """The model answered; a step without an answer fails the run, which `on_agent_fail` is told. One without a summary
-    goes on."""
+    """The model answered. If a step gets no answer, the run fails and `on_agent_fail` is called instead; if only a
+    summary is missing, the run continues."""
 
     hook = "after_llm_call"
     model: str
@@ -152,7 +153,7 @@ class AfterLLMCallEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class BeforeToolEvent(HookEvent, frozen=True, kw_only=True):
-    """A tool is about to run, or another agent to be given the call."""
+    """A tool is about to run, or a call is about to be given to another agent."""
 
     hook = "before_tool"
     tool_name: str
@@ -161,7 +162,7 @@ class BeforeToolEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AroundToolEvent(HookEvent, frozen=True, kw_only=True):
-    """A function of yours runs for a call; an `AfterToolEvent` is the outcome, also of one that raised."""
+    """Your function runs for a call; the outcome is an `AfterToolEvent`, even if the function raised."""
 
     hook = "around_tool"
     tool_name: str
@@ -170,10 +171,10 @@ class AroundToolEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
-    """A call has its result, whoever ran it; an `error` result is what the model was told instead.
+    """A call has its result, whatever ran it. If `error` is set, the result is what the model was told instead.
 
-    It was there at `ended_at`, in milliseconds; hooks hear of it when the whole batch is. Where another agent worked
-    for it, that one's `ctx.trace.errand` is the same as the `errand` here.
+    The result was available at `ended_at`, in milliseconds; hooks are called once the whole batch is done. If another
+    agent worked on the call, its `ctx.trace.errand` equals the `errand` here.
     """
 
     hook = "after_tool"
@@ -190,8 +191,8 @@ class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class ToolRefusedEvent(HookEvent, frozen=True, kw_only=True):
-    """A call did not run and the model is told why: a person denied it, the user went on without it, it was not
-    understood, or a deploy took its tool away."""
+    """A call did not run, and the model is told why: a person denied it, the user continued without it, it was not
+    understood, or a deploy removed its tool."""
 
     hook = "on_tool_refused"
     tool_name: str
@@ -201,7 +202,8 @@ class ToolRefusedEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class ToolUnsettledEvent(HookEvent, frozen=True, kw_only=True):
-    """The run ends and a call has no result from it: it waits for somebody, or was left with the run."""
+    """The run ends while a call has no result from it: the call waits for an answer, or was left behind with the
+    run."""
 
     hook = "on_tool_unsettled"
     tool_name: str

@@ -1,6 +1,6 @@
-"""Hooks: your code at fixed points of a run, to observe it, to change the state, or to fail it.
+"""Hooks: your code at fixed points of a run, to observe it, to change the state, or to fail the run.
 
-| hook                 | told by               | fields                                                           |
+| hook                 | event class           | fields                                                           |
 |----------------------|-----------------------|------------------------------------------------------------------|
 | on_agent_start       | AgentStartEvent       | turn, input                                                      |
 | on_agent_complete    | AgentCompleteEvent    | output, step_count, duration_ms                                  |
@@ -26,23 +26,24 @@
 | on_text_delta        | TextDeltaEvent        | delta                                                            |
 | on_thinking          | ThinkingEvent         | delta, done                                                      |
 
-Each takes `(ctx, event)`, sync or async; a sync one runs on the event loop and has to be quick. `ctx.state` is a draft
-whose changes are part of the same step's commit; `on_text_delta`, `on_thinking`, `on_llm_retry` and the two around the
-work get a `RunInfo` without state.
+Each hook takes `(ctx, event)` and is sync or async; a sync one runs on the event loop and has to be quick. `ctx.state`
+is a draft whose changes are part of the same step's commit. `on_text_delta`, `on_thinking`, `on_llm_retry` and the two
+`around_` hooks get a `RunInfo` without state.
 
-`around_llm_call` and `around_tool` are generators that yield once: what they set up before, such as context variables,
-is in force while the model is asked or the function runs, and only there. The `yield` gives the outcome, an
-`AfterLLMCallEvent` or `AfterToolEvent`; where there is none, because the model failed or a stop cut the work, it raises
-what ended it.
+`around_llm_call` and `around_tool` are generators that yield once. What they set up before the `yield`, such as context
+variables, is in force only while the model is asked or the function runs. The `yield` returns the outcome, an
+`AfterLLMCallEvent` or `AfterToolEvent`. If there is no outcome, because the model failed or a stop cut the work short,
+it raises the exception that ended the work.
 
-Per tool the order is before_tool, the tool itself, on_state_change, on_message, after_tool; the last two follow the
-whole parallel batch, in call order. A delegated call is a tool, too, with before_sub_agent and after_sub_agent around
-the child. Where several `Hooks` apply, each point runs the parent's first, then the executor's, the agent's and those
-of the call; an object that stands in several of these places runs once. A parent's hooks, those of its call included,
-run in its sub-agents too: there `ctx` is the child's.
+The order for each tool is before_tool, the tool itself, on_state_change, on_message, after_tool; the last two follow
+the whole parallel batch, in call order. A delegated call counts as a tool, with before_sub_agent and after_sub_agent
+around the child. If several `Hooks` apply, each point runs the parent's first, then the executor's, the agent's and
+those of the call; an object given in several of these places runs once. A parent's hooks, including those of its call,
+also run in its sub-agents, where `ctx` is the child's.
 
-A hook that raises is reported, its changes to the state are dropped, and the run goes on; `FailRun` fails the run.
-Hooks run at least once: after a crash those of the step in flight may run again, with the same `run_id` and `step`.
+If a hook raises, the error is reported, its changes to the state are dropped, and the run continues; `FailRun` fails
+the run. Hooks run at least once: after a crash, the hooks of the step in flight may run again, with the same `run_id`
+and `step`.
 """
 
 import difflib
@@ -96,7 +97,7 @@ AroundHook: TypeAlias = Callable[[RunInfo, EventT], Around[OutcomeT]]
 
 
 class Hooks(Generic[StateT, DepsT]):
-    """A set of hooks: subclass it and override what you need, or hand in functions by name.
+    """A set of hooks: subclass it and override what you need, or pass functions by name.
 
     ```python
     class Audit(Hooks[Notes]):
@@ -167,14 +168,14 @@ class Hooks(Generic[StateT, DepsT]):
     def on_thinking(self, ctx: RunInfo, event: ThinkingEvent) -> HookResult: ...
 
     def implemented(self, name: HookName) -> Callable[[Any, Any], Any] | None:
-        """The hook of this name, or None when nobody wrote one."""
+        """The hook of this name; None if it is not implemented."""
         hook = getattr(self, name)
         return None if getattr(hook, "__func__", hook) is getattr(Hooks, name) else hook
 
 
 @dataclass(frozen=True, kw_only=True)
 class HookFailure:
-    """A hook raised; the run goes on."""
+    """A hook raised; the run continues."""
 
     hook: HookName
     function: str
@@ -182,7 +183,7 @@ class HookFailure:
 
 
 class HookOrder:
-    """Several sets of hooks as one, in the order they were given; one that was given twice is told once."""
+    """Several sets of hooks as one, in the order given; a set that was given twice runs once."""
 
     def __init__(self, hooks: Sequence[Hooks[Any, Any]] = ()) -> None:
         self.hooks = tuple({id(each): each for each in hooks}.values())
@@ -191,15 +192,15 @@ class HookOrder:
         }
 
     def wants(self, name: HookName) -> bool:
-        """Whether anybody wrote this hook: if not, its event need not be made."""
+        """Whether any set implements this hook: if not, its event need not be created."""
         return bool(self._written[name])
 
     async def fire(self, ctx: RunInfo, event: HookEvent, report: Callable[[HookFailure], object]) -> None:
-        """Run every hook of this point in order. One that raises, or leaves a state its type refuses, is reported and
-        its changes to the state are dropped.
+        """Run every hook of this point in order. If one raises, or leaves a state that its type rejects, it is reported
+        and its changes to the state are dropped.
 
         Raises:
-            FailRun: a hook wants the run to fail; those after it do not run.
+            FailRun: a hook wants the run to fail; the hooks after it do not run.
         """
         draft = cast("RunContext[Any, Any]", ctx).link.draft if isinstance(ctx, RunContext) else None
         for hook in self._written[event.hook]:
@@ -217,7 +218,7 @@ class HookOrder:
                 report(HookFailure(hook=event.hook, function=name, error=problem))
 
     def around(self, info: RunInfo, event: HookEvent, report: Callable[[HookFailure], object]) -> Surroundings:
-        """The hooks around a piece of work, to be begun when it is; what they raise is reported."""
+        """The hooks around a piece of work, to be started together with it; what they raise is reported."""
         name = event.hook
         return Surroundings(
             self._written[name],

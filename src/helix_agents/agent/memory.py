@@ -1,4 +1,4 @@
-"""What the engine needs of an agent's memory: what to tell its model, and what to keep of a turn."""
+"""What the engine needs from an agent's memory: what to tell its model, and what to keep of a turn."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
@@ -13,8 +13,8 @@ from helix_agents.ports.memory_store import MemoryStore
 
 
 class Lesson(NamedTuple):
-    """What a model is asked that looks for something to remember in a conversation, and what it was shown of what is
-    known already."""
+    """The request to a model that looks for something to remember in a conversation, and the memories it was shown as
+    already known."""
 
     entity: EntityId
     instructions: str
@@ -24,11 +24,11 @@ class Lesson(NamedTuple):
 
 
 class AgentMemory(Protocol):
-    """The memory of an agent. Whose it is, it finds out from the run each time; that of nobody is empty."""
+    """The memory of an agent. It finds out from the run each time whose memory it is; without an owner it is empty."""
 
     @property
     def all_tools(self) -> Sequence[Tool[..., Any]]:
-        """What the model may call to search and to save."""
+        """The tools the model may call to search and to save."""
         ...
 
     @property
@@ -38,50 +38,50 @@ class AgentMemory(Protocol):
 
     @property
     def learns_every(self) -> int | None:
-        """After how many turns a model looks for something to remember; None is never."""
+        """After how many turns a model looks for something to remember; None means never."""
         ...
 
     @property
     def model(self) -> str | LLMAdapter | None:
-        """Who looks for it; the agent's own model if None."""
+        """The model that looks for it; None for the agent's own."""
         ...
 
     @property
     def settings(self) -> ModelSettings | None:
-        """How that model should answer; as the agent's own does if None."""
+        """How that model should answer; None for the agent's own settings."""
         ...
 
     async def recall(
         self, context: RunContext[Any, Any], question: str, told: Mapping[MemoryId, int]
     ) -> Sequence[MemoryRecord]:
-        """What is remembered that has to do with a question, without what the model was told already."""
+        """The memories that relate to a question, without those the model was already told."""
         ...
 
     async def lesson(self, context: RunContext[Any, Any], conversation: str, once: str) -> Lesson | None:
-        """What to ask of a conversation; None where there is nobody to remember anything of. What was kept under this
-        `once` before is not known yet: it will be replaced."""
+        """What to ask about a conversation; None if there is no one to remember anything about. What was kept before
+        under the same `once` does not count as known: it will be replaced."""
         ...
 
     async def learn(
         self, context: RunContext[Any, Any], lesson: Lesson, answer: Mapping[str, JSON], once: str
     ) -> Sequence[MemoryId]:
-        """Keep what a model found; the same again under the same `once` leaves nothing twice."""
+        """Keep what a model found. Repeating it under the same `once` stores nothing twice."""
         ...
 
     async def sweep(self, store: MemoryStore) -> None:
-        """What has to be done now and then, by any number of processes at once."""
+        """Periodic work, done by any number of processes at once."""
         ...
 
     async def close(self) -> None:
-        """Finish what is under way in this process, and let go of what is open; a later call opens it again."""
+        """Finish what is under way in this process, and release what is open. A later call opens it again."""
         ...
 
 
 def check_memory(memory: object, subject: str) -> None:
-    """Refuse what is no memory.
+    """Reject anything that is not a memory.
 
     Raises:
-        DefinitionError: says what to write.
+        DefinitionError: says what to write instead.
     """
     if memory is not None and not (callable(getattr(memory, "recall", None)) and hasattr(memory, "learns_every")):
         raise DefinitionError(subject, f"memory={memory!r} is not a Memory(…).")

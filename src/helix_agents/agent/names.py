@@ -8,16 +8,16 @@ from helix_agents.ports.llm import FINISH_TOOL
 ASK_HUMAN = "ask_human"
 
 LOAD_SKILL = "load_skill"
-"""The tool by which a model reads a skill."""
+"""The tool with which a model reads a skill."""
 
 READ_SKILL_FILE = "read_skill_file"
-"""The tool by which a model reads a file of a skill."""
+"""The tool with which a model reads a file of a skill."""
 
 SUBAGENT = "subagent__"
-"""Begins the names of tools that delegate a call to another agent."""
+"""Prefix of the tools that delegate a call to another agent."""
 
 COMPANION = "companion__"
-"""Begins the names of the tools with which an agent works with its companions."""
+"""Prefix of the tools with which an agent works with its companions."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -28,29 +28,31 @@ RESERVED_PREFIXES = (SUBAGENT, COMPANION, "workspace_", "state__")
 
 
 def check_name(kind: str, name: str) -> str:
-    """The name itself, if every provider and store takes it.
+    """The name itself, if every provider and store accepts it.
 
     Raises:
-        DefinitionError: it is empty, too long, or holds other characters.
+        DefinitionError: it is empty, too long, or contains other characters.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(
             f"{kind} {name!r}",
-            "a name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -; model providers take no other.",
+            "a name has 1 to 64 of the characters a-z, A-Z, 0-9, _ and -; model providers accept no others.",
         )
     return name
 
 
 def check_tool_name(name: str) -> str:
-    """The name itself, if a tool of the user may have it.
+    """The name itself, if a user's tool may have it.
 
     Raises:
-        DefinitionError: it is malformed, or the library gives its own tools this name.
+        DefinitionError: it is malformed, or reserved for the library's own tools.
     """
     check_name("Tool", name)
     prefix = next((prefix for prefix in RESERVED_PREFIXES if name.startswith(prefix)), None)
     if prefix is not None:
-        raise DefinitionError(f"Tool {name!r}", f"names in {prefix!r} belong to built-in tools; rename it with name=….")
+        raise DefinitionError(
+            f"Tool {name!r}", f"names that start with {prefix!r} belong to built-in tools; rename it with name=…."
+        )
     if name in RESERVED_NAMES:
         raise DefinitionError(f"Tool {name!r}", "this name belongs to a built-in tool; rename it with name=….")
     return name

@@ -1,4 +1,4 @@
-"""What is known of a tool that ran when its process died: the answers its `reconcile` function may give."""
+"""What is known about a call whose process died while it ran: the answers a `reconcile` function may give."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 from helix_agents.agent.context import RunContext, ToolContext
 
 Effect: TypeAlias = Literal["repeatable", "once"]
-"""What a repetition costs: nothing, or something that must not happen twice."""
+"""Whether a call may be repeated without harm, or must not happen twice."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class DidNotHappen:
 
 @dataclass(frozen=True)
 class StillUnknown:
-    """Nobody can tell: a person is asked."""
+    """It is still not known: a person is asked."""
 
 
 Reconciled: TypeAlias = Happened | DidNotHappen | StillUnknown

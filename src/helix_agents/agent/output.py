@@ -1,4 +1,4 @@
-"""An agent's output type: the `__finish__` tool the model hands it in with, and how it is stored and read back."""
+"""An agent's output type: the `__finish__` tool that the model submits it with, and how it is stored and read back."""
 
 from collections.abc import Mapping
 from typing import Any, Generic
@@ -23,7 +23,7 @@ from helix_agents.ports.llm import FINISH_TOOL, ToolSpec
 OutputT = TypeVar("OutputT", default=str)
 
 WRAPPED_UNDER = "result"
-"""The one argument of `__finish__` when the output is no JSON object by itself."""
+"""The only argument of `__finish__` when the output is not itself a JSON object."""
 
 _DESCRIPTION = "Hand in the final result. Call this once, when the work is done; it ends the conversation turn."
 
@@ -42,7 +42,7 @@ class OutputType(Generic[OutputT]):
                 self._parameters = json_schema(self._wrapper)
         except SCHEMA_PROBLEMS as problem:
             raise DefinitionError(
-                subject, f"output={form!r} is not a type a model could fill in: {unfit(problem)}"
+                subject, f"output={form!r} is not a type that a model could fill in: {unfit(problem)}"
             ) from problem
 
     def spec(self, *, strict: bool | None = None) -> ToolSpec:
@@ -50,10 +50,10 @@ class OutputType(Generic[OutputT]):
         return ToolSpec(name=FINISH_TOOL, description=_DESCRIPTION, parameters=self._parameters, strict=strict)
 
     def parse(self, arguments: Mapping[str, JSON] | str) -> JSON:
-        """The output in the arguments of `__finish__`, as it is stored.
+        """The output in the arguments of `__finish__`, in the form it is stored.
 
         Raises:
-            ToolInputError: they do not fit; a sentence the model can act on.
+            ToolInputError: the arguments do not fit; the message is a sentence the model can act on.
         """
         try:
             data = arguments_json(arguments)
@@ -64,7 +64,7 @@ class OutputType(Generic[OutputT]):
             raise ToolInputError(FINISH_TOOL, refusal(problem)) from problem
 
     def check(self, result: Any, tool: str) -> JSON:
-        """The output that a `finish_with` tool returned, as it is stored.
+        """The output that a `finish_with` tool returned, in the form it is stored.
 
         Raises:
             ToolOutputError: it is not what the agent has to produce.
@@ -75,10 +75,10 @@ class OutputType(Generic[OutputT]):
             raise ToolOutputError(tool, refusal(problem)) from problem
 
     def load(self, stored: JSON) -> OutputT:
-        """A stored output as the object it was.
+        """A stored output as the original object.
 
         Raises:
-            ToolOutputError: the type has changed since and refuses it.
+            ToolOutputError: the type has changed since and rejects it.
         """
         try:
             return self._adapter.validate_json(encode(stored), by_alias=False, by_name=True)
@@ -86,7 +86,7 @@ class OutputType(Generic[OutputT]):
             raise ToolOutputError(FINISH_TOOL, refusal(problem)) from problem
 
     def _stored(self, value: OutputT) -> JSON:
-        """The value as stored; a run must not end with what nobody can read back, such as a number that is none."""
+        """The value as stored. A run must not end with an output that cannot be read back, such as NaN."""
         data = self._adapter.dump_json(value, by_alias=False, round_trip=True)
         self._adapter.validate_json(data, by_alias=False, by_name=True)
         return decode_json(data)

@@ -1,4 +1,4 @@
-"""Which agents a process knows, by name: stored sessions name their agent, and are continued by whoever knows it."""
+"""The agents a process knows, by name: a stored session names its agent, and any process that knows it can continue."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -19,7 +19,7 @@ class AgentRegistry:
             self.register(agent)
 
     def register(self, agent: AgentT) -> AgentT:
-        """Make the agent known and answer it; the same agent again changes nothing.
+        """Register the agent and return it. Registering the same agent again changes nothing.
 
         Raises:
             DefinitionError: another agent has this name.
@@ -27,12 +27,13 @@ class AgentRegistry:
         known = self._agents.setdefault(agent.name, agent)
         if known is not agent:
             raise DefinitionError(
-                f"Agent {agent.name!r}", "another agent of this name is registered; rename one, or use replace(agent)."
+                f"Agent {agent.name!r}",
+                "another agent with this name is registered; rename one, or use replace(agent).",
             )
         return agent
 
     def replace(self, agent: AgentT) -> AgentT:
-        """Make the agent known in place of whatever had its name.
+        """Register the agent in place of any other with its name.
 
         Other processes still have the old one: a run that moves between them meets both.
         """
@@ -40,25 +41,25 @@ class AgentRegistry:
         return agent
 
     def register_if_new(self, agent: AnyAgent) -> None:
-        """Make the agent known unless another one has its name."""
+        """Register the agent unless another one has its name."""
         self._agents.setdefault(agent.name, agent)
 
     def find(self, name: str) -> AnyAgent | None:
-        """The agent of this name, or None; agents that a known one delegates to are known, too."""
+        """The agent with this name, or None. Includes agents that a registered agent delegates to."""
         known = self._agents.get(name)
         if known is not None:
             return known
         return next((agent for agent in self.everyone() if agent.name == name), None)
 
     def everyone(self) -> list[AnyAgent]:
-        """The agents that were made known, and then those they delegate to, at any depth."""
+        """The registered agents, followed by those they delegate to, at any depth."""
         return _with_delegates(self._agents.values())
 
     def get(self, name: str) -> AnyAgent:
-        """The agent of this name.
+        """The agent with this name.
 
         Raises:
-            UnknownAgentError: there is none; names those there are.
+            UnknownAgentError: there is none; the message lists the known names.
         """
         agent = self.find(name)
         if agent is None:
@@ -76,13 +77,13 @@ class AgentRegistry:
 
 
 def keeps_companions(agent: AnyAgent) -> bool:
-    """Whether an agent, or one that it delegates to at any depth, may have companions."""
+    """Whether an agent, or one it delegates to at any depth, may have companions."""
     return any(each.persistent_agents for each in _with_delegates((agent,)))
 
 
 def deps_not_opened(agents: Iterable[AnyAgent]) -> DepsNotOpenedError | None:
-    """What is wrong where nothing opens deps: the first tool that cannot do without, of these agents and of those they
-    delegate to."""
+    """The error for an executor that opens no deps: names the first tool that needs them, among these agents and those
+    they delegate to. None if no tool does."""
     for agent in _with_delegates(agents):
         for tool in agent.all_tools:
             if tool.wanted_deps is not None:
@@ -91,7 +92,7 @@ def deps_not_opened(agents: Iterable[AnyAgent]) -> DepsNotOpenedError | None:
 
 
 def find_delegate(agent: AnyAgent, name: str) -> AnyAgent | None:
-    """Whom an agent means by this name; another one may delegate to somebody else of the same name."""
+    """The agent that this agent means by this name; another agent may delegate to a different one of the same name."""
     return next((below for below in _delegates(agent) if below.name == name), None)
 
 
@@ -106,6 +107,6 @@ def _with_delegates(agents: Iterable[AnyAgent]) -> list[AnyAgent]:
 
 
 def _delegates(agent: AnyAgent) -> list[AnyAgent]:
-    """The agents that this one's calls may start."""
+    """The agents that calls of this agent may start."""
     tools = [tool.agent for tool in agent.tools if isinstance(tool, SubAgentTool)]
     return [*tools, *(each.agent for each in agent.persistent_agents)]

@@ -1,4 +1,4 @@
-"""Agents of another service as tools: a call of one is a conversation there, whose result is the call's result."""
+"""Agents of another service as tools: each call is a conversation there, whose result is the call's result."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from helix_agents.ports.remote_agents import RemoteAgentTransport
 
 @dataclass(frozen=True)
 class RemoteLimits:
-    """What is taken from one remote child; over one of these the call fails and the child is stopped."""
+    """How much is accepted from one remote child. If a limit is exceeded, the call fails and the child is stopped."""
 
     chunks: int = 200_000
     bytes: int = 256_000_000
@@ -22,7 +22,7 @@ class RemoteLimits:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RemoteAgentTool(DelegationTool):
-    """A tool whose calls are done by an agent of another service."""
+    """A tool whose calls an agent of another service does."""
 
     remote_agent: str
     transport: RemoteAgentTransport

@@ -1,4 +1,4 @@
-"""What pydantic knows of a type, in words a model understands: a JSON schema, and a sentence about a mistake."""
+"""What pydantic knows about a type, in words a model understands: a JSON schema, and a sentence about a mistake."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,20 +18,20 @@ SCHEMA_PROBLEMS = (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, P
 """What pydantic raises for a type it cannot work with."""
 
 REFUSALS = (Exception, RetryTool, ToolFailed)
-"""What working with a value of somebody's type raises: its validators and serialisers are their code, and pydantic
-takes only some exceptions for a verdict on the value."""
+"""What handling a value of a user's type can raise: its validators and serialisers are user code, and pydantic treats
+only some exceptions as a verdict on the value."""
 
 MOST_PROBLEMS = 8
-"""How many mistakes a model is told of at once."""
+"""How many mistakes a model is shown at once."""
 _LONGEST_VALUE = 80
 
 
 class DoesNotFitError(ValueError):
-    """A value is not what a schema says that is no type of ours; its text is all there is to say."""
+    """A value does not match a schema that is not backed by one of our types; the text says everything."""
 
 
 class _ModelFacingSchema(GenerateJsonSchema):
-    """Leaves out titles made from names, which only repeat the names, and what only a Python reader needs."""
+    """Leaves out titles made from names, which only repeat the names, and anything only a Python reader needs."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
@@ -67,12 +67,12 @@ def arguments_json(arguments: Mapping[str, JSON] | str) -> bytes | str:
 
 
 def adapter_for(form: Any) -> TypeAdapter[Any]:
-    """What validates and serialises a type; raises one of `SCHEMA_PROBLEMS` for a type that nothing can be said of."""
+    """The validator and serialiser of a type; raises one of `SCHEMA_PROBLEMS` if pydantic cannot handle the type."""
     return TypeAdapter(form)
 
 
 def unfit(problem: Exception) -> str:
-    """What pydantic has against a type, without its advice, which would not help here."""
+    """Pydantic's objection to a type, without its advice, which would not help here."""
     line = str(problem).strip().partition("\n")[0]
     return line.partition(" Set `arbitrary_types_allowed")[0].rstrip(".") + "."
 
@@ -102,7 +102,7 @@ def shown(value: object) -> str:
 
 
 def refusal(problem: BaseException) -> str:
-    """What a type has against a value, whichever of `REFUSALS` it said it with."""
+    """A type's objection to a value, whichever of `REFUSALS` it raised."""
     match problem:
         case ValidationError():
             return sentence(problem)
@@ -115,15 +115,15 @@ def refusal(problem: BaseException) -> str:
 
 
 def jsonable(value: Any) -> JSON:
-    """The value as JSON can carry it; a string stays the string it is.
+    """The value in a form that JSON can carry; a string stays as it is.
 
     Raises:
-        UnstorableValueError: it holds something with no JSON form, refers to itself, or is no valid text.
+        UnstorableValueError: it contains something with no JSON form, refers to itself, or is not valid text.
     """
     try:
         plain = value if type(value) is str else to_jsonable_python(value, inf_nan_mode="null")
     except REFUSALS as problem:
         raise UnstorableValueError(type(value).__name__, refusal(problem)) from problem
-    # Whatever cannot be encoded has to be found here, where somebody can be told, and not in a commit.
+    # Anything that cannot be encoded has to be found here, where it can be reported, and not in a commit.
     encode(plain)
     return plain

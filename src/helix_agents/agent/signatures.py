@@ -1,4 +1,4 @@
-"""Reads a function's signature: which arguments a model may give it, and where the engine puts the context."""
+"""Reads a function's signature: which arguments a model may pass, and where the engine puts the context."""
 
 import functools
 import inspect
@@ -23,18 +23,18 @@ from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.records import JSON, encode
 
 NOTHING: Any = inspect.Signature.empty
-"""The annotation of what has none."""
+"""Stands for a missing annotation."""
 
 
 class Arguments(BaseModel):
-    """What a model gave to one call. Fields have made-up names, so that no parameter's name can clash with ours."""
+    """What a model passed to one call. Fields have made-up names, so that no parameter's name can clash with ours."""
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """A function as a tool: its parameters, apart from the context, are what the model fills in."""
+    """A function as a tool: the model fills in all parameters except the context."""
 
     arguments: type[Arguments]
     parameters: dict[str, str]
@@ -65,7 +65,7 @@ class Signature:
         return dumped
 
     def _shown(self, made_up: str, value: Any) -> JSON:
-        """One value as JSON, and as whatever it looks like if it has no such form."""
+        """One value as JSON, or its repr if it has no JSON form."""
         try:
             return self._dumped({made_up: value})[self.parameters[made_up]]
         except REFUSALS:
@@ -97,7 +97,7 @@ def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[st
             by_position.append(name)
         if (named := _named_by_context(annotation)) is not None:
             if context is not None:
-                raise DefinitionError(subject, f"{context!r} and {name!r} are both a context; one is enough.")
+                raise DefinitionError(subject, f"{context!r} and {name!r} are both contexts; one is enough.")
             context, wanted = name, named
             continue
         made_up = f"p{len(fields)}"
@@ -117,7 +117,7 @@ def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[st
 
 
 def written_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that somebody wrote, under partials and callable objects."""
+    """The function as its author wrote it, underneath partials and callable objects."""
     target: Any = function
     while isinstance(target, functools.partial):
         target = target.func
@@ -145,15 +145,19 @@ def _check_parameter(parameter: inspect.Parameter, annotation: Any, subject: str
             "function and @tool needs functools.wraps.",
         )
     if annotation is NOTHING and name in ("self", "cls"):
-        raise DefinitionError(subject, "it is a method without its object; bind it first: tool(my_object.method).")
+        raise DefinitionError(
+            subject, "it is a method that is not bound to an object; bind it first: tool(my_object.method)."
+        )
     if annotation is NOTHING:
-        raise DefinitionError(subject, f"parameter {name!r} has no type, so a model cannot know what to give.")
+        raise DefinitionError(
+            subject, f"parameter {name!r} has no type, so a model cannot know what to pass; annotate it."
+        )
 
 
 def _named_by_context(annotation: Any) -> tuple[Any, Any] | None:
     """The types of state and deps that a context annotation names (`NOTHING` where it names none); None for any other
     annotation."""
-    # `type Ctx = ToolContext[Notes]` hides what it stands for.
+    # `type Ctx = ToolContext[Notes]` hides the type it stands for.
     annotation = getattr(annotation, "__value__", annotation)
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
@@ -174,7 +178,7 @@ def _field(name: str, annotation: Any, default: Any, text: str | None) -> tuple[
 
 
 def _null_if_refused(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """`limit: int = None` says that None means nothing was given, so the null it is stored as says so too."""
+    """`limit: int = None` uses None for a missing value, so the null that is stored for it has to be accepted too."""
     try:
         return check(value)
     except ValidationError:
@@ -195,8 +199,8 @@ def _model(
             except SCHEMA_PROBLEMS as problem:
                 raise DefinitionError(
                     subject,
-                    f"parameter {parameters[made_up]!r} has a type no JSON can be read into: {unfit(problem)} "
-                    "What a model cannot give, a tool on the server takes from ctx.deps.",
+                    f"parameter {parameters[made_up]!r} has a type that JSON cannot be read into: {unfit(problem)} "
+                    "A tool on the server gets what a model cannot provide from ctx.deps.",
                 ) from problem
         raise
 

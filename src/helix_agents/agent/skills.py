@@ -1,4 +1,4 @@
-"""Skills: texts that tell a model how something is done, of which it sees the names and reads what it needs."""
+"""Skills: texts that tell a model how to do something. The model sees their names and reads the ones it needs."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from helix_agents.domain.summaries import not_summarised
 from helix_agents.ports.skills import LineRange, LoadedSkill, SkillInfo, SkillProvider
 
 SKILL_LOADED = "skill_loaded"
-"""The name of the events that tell readers of the stream which skill a model has read."""
+"""The name of the stream event that says which skill a model has read."""
 
 LONGEST_DESCRIPTION = 1_024
 MOST_FILES_TOLD = 100
@@ -48,13 +48,13 @@ class Skill:
     """A skill in code: `Agent(skills=[Skill(name=…, description=…, body=…)])`.
 
     Args:
-        name: What the model calls it: of the characters a-z, 0-9 and -.
-        description: What it is for and when it is of use, in up to 1,024 characters; a part of every request.
+        name: The name the model uses; made of the characters a-z, 0-9 and -.
+        description: What the skill is for and when it helps, in up to 1,024 characters; included in every request.
         body: The text itself, which the model reads when it needs it.
-        files: Texts that come with it, by path, which the body speaks of: `{"references/forms.md": "…"}`.
+        files: Texts that come with the skill, by path, which the body refers to: `{"references/forms.md": "…"}`.
 
     Raises:
-        DefinitionError: it could not work; says why.
+        DefinitionError: the skill could not work; the message says why.
     """
 
     name: str
@@ -83,17 +83,17 @@ GivenSkills: TypeAlias = SkillProvider | Sequence[Skill]
 
 
 def problem_with_skill(name: object, description: object) -> str | None:
-    """Why nobody can have a skill like this; None where it is fine."""
+    """Why a skill like this is not allowed; None if it is fine."""
     if not isinstance(name, str):
-        return "it has no name" if name is None else f"its name is no text, but of type {type(name).__name__}"
+        return "it has no name" if name is None else f"its name is of type {type(name).__name__}, not text"
     if not _NAME.fullmatch(name):
-        return f"its name is {name[:80]!r}, and has to be 1 to 64 of the characters a-z, 0-9 and -"
+        return f"its name is {name[:80]!r}; it has to be 1 to 64 of the characters a-z, 0-9 and -"
     if not isinstance(description, str) or not description.strip():
-        return "it has no description, by which a model decides when to read it"
+        return "it has no description, which a model needs to decide when to read it"
     if len(description) > LONGEST_DESCRIPTION:
         return (
-            f"its description has {len(description)} characters, and is a part of every request: "
-            f"{LONGEST_DESCRIPTION} are the most; put the rest into the body"
+            f"its description has {len(description)} characters, but it is part of every request: "
+            f"at most {LONGEST_DESCRIPTION} are allowed; put the rest into the body"
         )
     return None
 
@@ -102,18 +102,18 @@ async def skill_of(provider: SkillProvider, name: str) -> LoadedSkill | None:
     """The text of a skill; None if there is no such skill.
 
     Raises:
-        TypeError: the provider gave something else.
+        TypeError: the provider returned something else.
     """
     found: Any = await provider.get_skill(name)
     if found is None or (
         isinstance(found, LoadedSkill) and found.name == name and isinstance(cast("object", found.body), str)
     ):
         return found
-    raise TypeError(f"get_skill({name!r}) has to give a LoadedSkill of this name with a text, or None")
+    raise TypeError(f"get_skill({name!r}) has to return a LoadedSkill of this name with a text, or None")
 
 
 def inside(path: str) -> str | None:
-    """A path of a file inside a skill, without detours; None for one that is no such path or leads out of it."""
+    """The normalised path of a file inside a skill; None if it is not a valid path or leads out of the skill."""
     plain = PurePosixPath(path)
     if plain.is_absolute() or ".." in plain.parts or not plain.parts or "\\" in path or "\0" in path:
         return None
@@ -121,7 +121,7 @@ def inside(path: str) -> str | None:
 
 
 class SkillList:
-    """Skills that are code; they are where the agent is."""
+    """Skills defined in code; they are wherever the agent is."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
         self._skills = {skill.name: skill for skill in skills}
@@ -148,7 +148,7 @@ _: type[SkillProvider] = SkillList
 
 
 def check_skills(given: object, preload: object, subject: str) -> None:
-    """Refuse what is neither a provider nor a list of skills, and names that could not be preloaded.
+    """Reject anything that is neither a provider nor a list of skills, and names that could not be preloaded.
 
     Raises:
         DefinitionError: says why and what to do.
@@ -186,15 +186,15 @@ def _check_list(given: Sequence[object], subject: str) -> None:
 
 
 def provider_of(given: GivenSkills | None) -> SkillProvider | None:
-    """Whom to ask for skills; None where there are none, and never will be."""
+    """The provider of the skills; None if the agent has none and never will."""
     if not isinstance(given, Sequence):
         return given
     return SkillList(given) if given else None
 
 
 def skills_fragment(skills: Sequence[SkillInfo], active: Sequence[LoadedSkill] = ()) -> str:
-    """What the instructions say of skills: the same bytes for the same skills, in whichever order they come; nothing
-    where there are none. Which of them a model has read meanwhile changes nothing: that stands in the conversation."""
+    """What the instructions say about skills: the same bytes for the same skills, in whichever order they come; empty
+    if there are none. It does not depend on which skills the model has read: that is part of the conversation."""
     if not skills:
         return ""
     loaded = {each.name for each in active}
@@ -216,12 +216,12 @@ _LOADED = ' loaded="true"'
 
 
 def _line(text: str) -> str:
-    """A description in one line that cannot be taken for anything but text."""
+    """A description on one line that can only be read as text."""
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def skill_text(skill: LoadedSkill) -> str:
-    """What a model reads of a skill: its text, and which files come with it."""
+    """What a model reads of a skill: its text, and the list of files that come with it."""
     body = skill.body.strip()
     if not skill.files:
         return body
@@ -241,7 +241,7 @@ def loaded_skills(messages: Sequence[Message]) -> frozenset[str]:
 
 
 def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
-    """The tools by which a model reads skills, and the files of skills."""
+    """The tools with which a model reads skills and their files."""
 
     async def load_skill(ctx: ToolContext[Any, Any], name: str) -> str:
         """Read a skill: the text that tells you how to do a kind of task.
@@ -251,7 +251,7 @@ def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
         """
         text = skill_text(await _found(provider, name))
         if any(each.content == text for each in _loads_in(not_summarised(ctx.transcript))):
-            return f"The skill {name!r} is loaded already: you have its text above, and it has not changed."
+            return f"The skill {name!r} is already loaded: you have its text above, and it has not changed."
         ctx.emit(SKILL_LOADED, {"name": name})
         return text
 
@@ -277,7 +277,7 @@ def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
             skill, path, LineRange(first=first, last=end_line) if is_part else None
         )
         if not isinstance(text, str | None):
-            raise TypeError(f"read_resource has to give a text or None, and gave a {type(text).__name__}")
+            raise TypeError(f"read_resource has to return a text or None, but returned a {type(text).__name__}")
         if text is None:
             found = await _found(provider, skill)
             raise ToolFailed(f"The skill {skill!r} has no file {path!r}. {_there_are('It has', found.files)}")

@@ -1,10 +1,11 @@
-"""A draft of the state: tools and hooks change it as an ordinary object, and it knows what has to be written."""
+"""A draft of the state: tools and hooks change it like an ordinary object, and it knows what has to be written."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, NamedTuple, cast
 
 import msgspec
 
+from helix_agents.agent.merging import merging_change
 from helix_agents.agent.state_type import StateT, StateType, state_type_of
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.records import JSON, decode_json, encode
@@ -12,20 +13,21 @@ from helix_agents.domain.writes import NO_WRITES, Append, Delete, Replace, StepW
 
 
 class Savepoint(NamedTuple):
-    """A draft at one moment: its JSON, None if nobody had looked at it yet, and the lists still in their place."""
+    """A draft at one moment: its JSON (None if it had not been read yet), and the lists still in place."""
 
     data: bytes | None
     lists: frozenset[str]
 
 
 class StateDraft(Generic[StateT]):
-    """One reader's copy of the committed state, and the difference it makes.
+    """One reader's copy of the committed state, and the changes made to it.
 
-    Applying `writes()` to the base always gives the changed state. A list that only grew is an append, which merges
-    with the appends of tools that run beside this one; a deleted field is a delete; any other change replaces its
-    top-level key. Keys of the base that the type does not know stay as they are.
+    Applying `writes()` to the base always gives the changed state. A list that only grew becomes an append, which
+    merges with the appends of tools that run in parallel. A deleted field becomes a delete. A field that says how it is
+    merged (`Merge`) is changed in that way. Any other change replaces its top-level key. Keys of the base that the type
+    does not know are left alone.
 
-    The state is read when `value` is first asked for: a tool that never looks at it costs nothing.
+    The state is loaded when `value` is first read: a tool that never looks at it costs nothing.
     """
 
     def __init__(self, state_type: StateType[StateT], base: Mapping[str, JSON]) -> None:
@@ -42,7 +44,7 @@ class StateDraft(Generic[StateT]):
 
     @classmethod
     def holding(cls, value: StateT) -> "StateDraft[StateT]":
-        """A draft around an object of the caller's, which is changed in place."""
+        """A draft around the caller's own object, which is changed in place."""
         draft = cls(StateType(type(value)), {})
         draft._base = draft._type.dump(value)
         draft._take(value)
@@ -60,10 +62,10 @@ class StateDraft(Generic[StateT]):
         return self._value
 
     def writes(self, tool_call_id: ToolCallId | None = None) -> StepWrites:
-        """What turns the base into the draft as it is now, in the name of a call.
+        """The writes that turn the base into the draft as it is now, attributed to a call.
 
         Raises:
-            InvalidStateError: the draft holds what its type refuses, so it could not be loaded again.
+            InvalidStateError: the draft holds a value that its type rejects, so it could not be loaded again.
         """
         if self._value is None:
             return NO_WRITES
@@ -92,7 +94,7 @@ class StateDraft(Generic[StateT]):
         return Savepoint(self._type.dump_json(self._value), kept)
 
     def rollback(self, savepoint: Savepoint) -> None:
-        """Forget every change since the savepoint. Objects taken from `value` before are no longer part of it."""
+        """Undo every change since the savepoint. Objects taken from `value` earlier are no longer part of the draft."""
         if savepoint.data is None:
             self._value = None
             return
@@ -110,14 +112,26 @@ class StateDraft(Generic[StateT]):
 
     def _change(self, key: str, data: bytes, tool_call_id: ToolCallId | None) -> WriteOp:
         tail = self._grown_by(key, data)
-        if tail is None:
-            return Replace(key=key, value=decode_json(data), tool_call_id=tool_call_id)
-        return Append(key=key, items=tail, tool_call_id=tool_call_id)
+        if tail is not None:
+            return Append(key=key, items=tail, tool_call_id=tool_call_id)
+        value = decode_json(data)
+        merging = self._merging(key, value, tool_call_id)
+        return merging if merging is not None else Replace(key=key, value=value, tool_call_id=tool_call_id)
+
+    def _merging(self, key: str, value: JSON, tool_call_id: ToolCallId | None) -> WriteOp | None:
+        merge = self._type.merges.get(key)
+        if merge is None:
+            return None
+        before = self._base[key] if key in self._base else decode_json(self._before.get(key, b"null"))
+        if key not in self._base and before:
+            # A missing value counts as empty, but the field's default is more than that.
+            return None
+        return merging_change(merge, key, before, value, tool_call_id)
 
     def _grown_by(self, key: str, data: bytes) -> list[JSON] | None:
         """The new items of a list that kept its place and all its old items; None for any other change.
 
-        Equal items are equal JSON, so a list has grown if its JSON begins like before and goes on after a comma.
+        Equal items are equal JSON, so a list has grown if its JSON starts as before and continues after a comma.
         """
         if key not in self._lists or not self._in_place(key):
             return None
@@ -129,7 +143,8 @@ class StateDraft(Generic[StateT]):
             tail = b"[" + data[len(old_items) + 1 :]
         else:
             return None
-        # An append meets what is stored: a field that is not stored yet, or in another spelling, has to be replaced.
+        # An append applies to what is stored: a field that is not stored yet, or is stored in another form, has to be
+        # replaced.
         stored = self._base.get(key, [])
         return decode_json(tail) if before == encode(stored) or _same_items(decode_json(before), stored) else None
 
@@ -150,7 +165,7 @@ def _by_key(data: bytes) -> dict[str, bytes]:
 
 
 def _same_items(items: JSON, others: JSON) -> bool:
-    """Whether two lists hold the same, item by item, in whichever order sets and fields within the items are."""
+    """Whether two lists hold the same items in the same order, ignoring the order of sets and fields within items."""
     if type(items) is not list or type(others) is not list:
         return False
     return [*map(_unordered, cast("list[JSON]", items))] == [*map(_unordered, cast("list[JSON]", others))]

@@ -1,4 +1,4 @@
-"""The type of an agent's state, a pydantic model or a dataclass, and how its values become JSON and come back."""
+"""The type of an agent's state, a pydantic model or a dataclass, and how its values are turned into JSON and back."""
 
 import copy
 import dataclasses
@@ -11,6 +11,7 @@ from pydantic import BaseModel, RootModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypeVar
 
+from helix_agents.agent.merging import Merge, merges_of
 from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, refusal, unfit
 from helix_agents.domain.errors import DefinitionError, InvalidStateError
 from helix_agents.domain.records import JSON, decode_json, encode
@@ -38,21 +39,22 @@ class StateType(Generic[StateT]):
         )
         self.copies_on_assignment: bool = bool(config.get("validate_assignment"))
         self._takes_any_key: bool = config.get("extra") == "allow"
+        self.merges: Mapping[str, Merge] = merges_of(python_type, f"State type {python_type.__name__}")
 
     @property
     def name(self) -> str:
         return self.python_type.__name__
 
     def load(self, custom_state: Mapping[str, JSON]) -> StateT:
-        """The value behind stored state; a key that is missing takes its field's default.
+        """The value behind stored state; a missing key takes its field's default.
 
         Raises:
-            InvalidStateError: the type refuses it.
+            InvalidStateError: the type rejects it.
         """
         return self.load_json(encode(dict(custom_state)))
 
     def load_json(self, data: bytes) -> StateT:
-        """As `load`, from a JSON document."""
+        """Like `load`, from a JSON document."""
         try:
             return self._adapter.validate_json(data, by_alias=False, by_name=True)
         except SCHEMA_PROBLEMS:
@@ -79,10 +81,10 @@ class StateType(Generic[StateT]):
         return decode_json(self.dump_json(value))
 
     def initial(self, given: StateT | Mapping[str, JSON] | None = None) -> dict[str, JSON]:
-        """The state a session starts with: the defaults, and over them what is given.
+        """The state a session starts with: the defaults, overridden by `given`.
 
         Raises:
-            InvalidStateError: what is given does not fit.
+            InvalidStateError: `given` does not fit.
         """
         if isinstance(given, self.python_type):
             dumped = self.dump_json(given)
@@ -95,10 +97,10 @@ class StateType(Generic[StateT]):
         return {**overrides, **self.dump(self.load(overrides))}
 
     def check_known(self, keys: Iterable[str]) -> None:
-        """A misspelt key would be stored and never read.
+        """Reject unknown keys: a misspelt key would be stored and never read.
 
         Raises:
-            InvalidStateError: a key is no field of the type.
+            InvalidStateError: a key is not a field of the type.
         """
         fields = self._fields()
         unknown = [key for key in keys if key not in fields]
@@ -121,7 +123,7 @@ class StateType(Generic[StateT]):
 
 
 def _whole(value: StateT, deleted: set[str]) -> StateT:
-    """A dataclass that can be read field by field, although some are gone."""
+    """A dataclass that can be read field by field, although some fields were deleted."""
     if not deleted:
         return value
     filled = copy.copy(value)
@@ -131,7 +133,7 @@ def _whole(value: StateT, deleted: set[str]) -> StateT:
 
 
 def state_type_of(python_type: type[StateT]) -> StateType[StateT]:
-    """The state type behind a class, made once.
+    """The state type of a class, created once.
 
     Raises:
         DefinitionError: the class cannot hold an agent's state; says why and what to do.
@@ -159,8 +161,8 @@ def _check_shape(python_type: type[Any], subject: str) -> None:
     if dataclasses.is_dataclass(get_origin(python_type)):
         raise DefinitionError(
             subject,
-            f"{python_type!r} is a generic dataclass, of which the arguments would not be checked; make it a pydantic "
-            "model, or write the types of its fields out.",
+            f"{python_type!r} is a generic dataclass, whose type arguments would not be checked; make it a pydantic "
+            "model, or write out the types of its fields.",
         )
     is_model = inspect.isclass(python_type) and issubclass(python_type, BaseModel)
     if not is_model and not (inspect.isclass(python_type) and dataclasses.is_dataclass(python_type)):
@@ -178,7 +180,7 @@ def _check_shape(python_type: type[Any], subject: str) -> None:
     if required:
         raise DefinitionError(
             subject,
-            f"every field needs a default, as a session starts with nothing else; {', '.join(required)} "
+            f"every field needs a default, because a session starts with nothing else; {', '.join(required)} "
             f"{'has' if len(required) == 1 else 'have'} none.",
         )
     if frozen:
@@ -186,24 +188,25 @@ def _check_shape(python_type: type[Any], subject: str) -> None:
 
 
 def _check_no_secrets(python_type: type[Any], subject: str) -> None:
-    """Secret types are stored as stars: the value would be lost without a word."""
+    """Secret types are stored as asterisks: the value would be lost silently."""
     try:
         schema = TypeAdapter(python_type).json_schema()
     except PydanticUserError:
         # Not every type that can be stored has a JSON schema.
         return
     if b'"writeOnly":true' in encode(schema):
-        raise DefinitionError(subject, "state is stored in the open; hand secrets to tools as deps, not as state.")
+        raise DefinitionError(subject, "state is stored in plain text; give secrets to tools as deps, not as state.")
 
 
 def _check_read_back(python_type: type[Any], subject: str) -> None:
-    """A dataclass is loaded through its constructor: what that does not take begins anew every time."""
+    """A dataclass is loaded through its constructor: a field that the constructor does not take would be reset every
+    time."""
     forgotten = list(_not_read_back(TypeAdapter(python_type).core_schema))
     if forgotten:
         raise DefinitionError(
             subject,
-            f"{', '.join(forgotten)}: a field with init=False is stored, but never read back; leave init=False out, or "
-            "work the value out in __post_init__.",
+            f"{', '.join(forgotten)}: a field with init=False is stored, but never read back; remove init=False, or "
+            "compute the value in __post_init__.",
         )
 
 
@@ -214,7 +217,7 @@ def _not_read_back(schema: Any) -> Iterator[str]:
         if found.get("type") == "dataclass" and not found.get("post_init"):
             fields = found["schema"].get("fields", ())
             yield from (f"{found['cls'].__name__}.{field['name']}" for field in fields if not field.get("init", True))
-        # The others hold values of the author's.
+        # The others hold the author's own values.
         schema = [part for key, part in found.items() if key not in ("default", "metadata")]
     elif not isinstance(schema, list | tuple):
         return

@@ -1,4 +1,4 @@
-"""Agents as tools: a call of one is a conversation of its own, whose result is the call's result."""
+"""Agents as tools: each call is its own conversation, whose result is the call's result."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +16,14 @@ from helix_agents.domain.records import JSON, encode
 
 
 class Delegation(BaseModel):
-    """What a sub-agent is told, unless it declares an input of its own."""
+    """The input of a sub-agent that declares no input type."""
 
     message: str = Field(description="The task, with everything needed to do it: nothing else is known there.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class DelegationTool(Tool[..., Any]):
-    """A tool whose calls are done by another agent, here or elsewhere, in a session of its own."""
+    """A tool whose calls another agent does, here or elsewhere, in its own session."""
 
     @property
     def child_type(self) -> str:
@@ -31,18 +31,18 @@ class DelegationTool(Tool[..., Any]):
         raise NotImplementedError
 
     def opening_message(self, values: dict[str, JSON]) -> UserMessage:
-        """What the child is told first: the task as text, or its declared input as JSON."""
+        """The child's first message: the task as text, or its declared input as JSON."""
         return UserMessage(content=str(values["message"]) if self.is_plain else encode(values).decode())
 
     @property
     def is_plain(self) -> bool:
-        """Whether the child is told a text, as no input type was declared."""
+        """Whether the child gets plain text, because no input type was declared."""
         return self.input.schema.get("properties", {}).keys() == {"message"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SubAgentTool(DelegationTool):
-    """A tool whose calls are done by another agent of this process."""
+    """A tool whose calls another agent of this process does."""
 
     agent: AnyAgent
 
@@ -60,15 +60,15 @@ def sub_agent_tool(
 ) -> SubAgentTool:
     """Let an agent delegate to another one.
 
-    The child has a session, a state and tools of its own. What it does is visible in the parent's stream; what it
-    waits for can be answered at the root.
+    The child has its own session, state and tools. What it does is visible in the parent's stream; what it waits for
+    can be answered at the root.
 
     Args:
-        agent: Who does the work.
-        input: A type whose fields the parent's model fills in; a `message` if left out.
-        description: When to delegate, for the parent's model; the agent's description if left out.
-        timeout: How long the child may work before it is stopped. Time it waits for people does not count; time
-            in which nobody drove it, after a crash, does.
+        agent: The agent that does the work.
+        input: A type whose fields the parent's model fills in. Defaults to a single `message`.
+        description: When to delegate, for the parent's model. Defaults to the agent's description.
+        timeout: How long the child may work before it is stopped. Time spent waiting for people does not count; time
+            in which no process drove it, after a crash, does.
 
     Raises:
         DefinitionError: nothing says what the agent does, or the input has no named fields.
@@ -78,7 +78,7 @@ def sub_agent_tool(
     if not (description or agent.description):
         raise DefinitionError(
             subject,
-            "the model decides by the description when to delegate; give the agent a description=…, or the tool one.",
+            "the model decides from the description when to delegate; give the agent a description=…, or the tool one.",
         )
     return SubAgentTool(
         name=name,
@@ -92,5 +92,5 @@ def sub_agent_tool(
 
 
 def runs_as_an_agent(**_: Any) -> None:
-    """Stands in for the function that a delegated call does not have."""
+    """Placeholder for the function that a delegated call does not have."""
     raise TypeError("a sub-agent is run by an executor, not called")

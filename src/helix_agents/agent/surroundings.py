@@ -1,4 +1,4 @@
-"""Hooks around a piece of work: set up before it, told the outcome after it, and never in its way."""
+"""Hooks around a piece of work: set up before it, given the outcome after it, and never able to disturb it."""
 
 import asyncio
 from collections.abc import Callable, Generator, Iterable
@@ -12,8 +12,8 @@ AroundWork = Callable[[Any, Any], "Generator[None, Any, None] | None"]
 
 
 class Surroundings:
-    """What stands around one call of a model or of a tool: `begin` inside a `with` block sets it up, the end of the
-    block takes it down, in reverse, with the `outcome`, or else with what ended the work.
+    """The hooks around one call of a model or of a tool. `begin` inside a `with` block sets them up; the end of the
+    block takes them down in reverse order, with the `outcome`, or else with the exception that ended the work.
 
     Nothing that a hook raises here reaches the work: it is reported.
     """
@@ -36,7 +36,7 @@ class Surroundings:
 
     @property
     def begun(self) -> bool:
-        """Whether anybody waits for the outcome."""
+        """Whether any hook waits for the outcome."""
         return bool(self._begun)
 
     def begin(self) -> None:

@@ -33,11 +33,11 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 ToolKind: TypeAlias = Literal["server", "client", "question", "agent", "companion"]
-"""Who runs it: this library, the client, a person who answers, another agent, or the engine itself."""
+"""What runs the tool: this library, the client, a person who answers, another agent, or the engine itself."""
 
 
 class ToolInput(Protocol):
-    """What a tool takes."""
+    """The input of a tool."""
 
     @property
     def schema(self) -> dict[str, JSON]:
@@ -58,9 +58,9 @@ _TIMES_OUT = OnDeadline()
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Tool(Generic[P, R_co]):
-    """A function a model may call. It stays callable as the function it is: `await search(ctx, "tides")`.
+    """A function that a model may call. You can still call it like any function: `await search(ctx, "tides")`.
 
-    Users make one with `tool` or `client_tool`; the methods are for the engine.
+    Create one with `tool` or `client_tool`; the methods are for the engine.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Tool(Generic[P, R_co]):
 
     @property
     def runs_on_thread(self) -> bool:
-        """Whether its function is sync, so that it goes on where nobody waits for it any more."""
+        """Whether the function is sync, so that it keeps running even after nothing waits for it any more."""
         return not self._is_async
 
     @property
@@ -110,18 +110,18 @@ class Tool(Generic[P, R_co]):
 
     @property
     def wanted_deps(self) -> type[Any] | None:
-        """What it takes as `ctx.deps`, if it cannot do without."""
+        """The type it takes as `ctx.deps`, if it cannot run without."""
         wanted = None if self.signature is None else self.signature.wanted_deps
         return wanted if inspect.isclass(wanted) and wanted not in (NOTHING, Any, NoneType, object) else None
 
     @property
     def signature(self) -> Signature | None:
-        """What was read from the function, if the input comes from there."""
+        """The signature that was read from the function, if that is where the input comes from."""
         return self.input if isinstance(self.input, Signature) else None
 
     @property
     def waits(self) -> bool:
-        """Whether a call of this tool can end up waiting for somebody."""
+        """Whether a call of this tool can end up waiting for an answer."""
         return self.kind != "server" or bool(self.require_approval) or self.effect == "once"
 
     def spec(self) -> ToolSpec:
@@ -129,14 +129,14 @@ class Tool(Generic[P, R_co]):
         return ToolSpec(name=self.name, description=self.description, parameters=self.input.schema, strict=self.strict)
 
     def effect_of_call(self, *, approved: bool) -> Effect:
-        """What repeating a call costs: an approval is for one execution, unless the tool says otherwise."""
+        """What repeating a call means: an approval is good for one execution, unless the tool says otherwise."""
         return self.effect or ("once" if approved else "repeatable")
 
     def parse(self, arguments: Mapping[str, JSON] | str) -> dict[str, Any]:
-        """The values to call the function with. Arguments that were no JSON are given as the text they were.
+        """The values to call the function with. Arguments that were not valid JSON are passed as the original text.
 
         Raises:
-            ToolInputError: they do not fit; a sentence the model can act on.
+            ToolInputError: the arguments do not fit; the message is a sentence the model can act on.
         """
         try:
             return self.input.parse(arguments_json(arguments))
@@ -144,7 +144,7 @@ class Tool(Generic[P, R_co]):
             raise ToolInputError(self.name, refusal(problem)) from problem
 
     def dump_input(self, values: Mapping[str, Any]) -> dict[str, JSON]:
-        """Parsed values as JSON, defaults included: what a person is shown, and what `parse` reads back later."""
+        """Parsed values as JSON, defaults included: what a person sees, and what `parse` reads back later."""
         return self.input.dump(values)
 
     async def needs_approval(
@@ -154,7 +154,7 @@ class Tool(Generic[P, R_co]):
         *,
         on_error: Callable[[BaseException], object],
     ) -> bool:
-        """Whether a person has to approve this call. A predicate that raises is reported and means yes."""
+        """Whether a person has to approve this call. A predicate that raises is reported and counts as yes."""
         if isinstance(self.require_approval, bool):
             return self.require_approval
         try:
@@ -171,7 +171,7 @@ class Tool(Generic[P, R_co]):
         *,
         on_error: Callable[[BaseException], object],
     ) -> JSON:
-        """What a person who has to approve the call is shown beside its input; one that cannot be made is reported."""
+        """What the approving person sees beside the call's input. A preview that cannot be made is reported."""
         if self.preview is None:
             return None
         try:
@@ -188,11 +188,11 @@ class Tool(Generic[P, R_co]):
         in_thread: RunInThread = asyncio.to_thread,
         apart: bool = False,
     ) -> Any:
-        """Run the function, a sync one on a thread and an async one `apart` if asked to, and answer what it returned.
+        """Run the function and return its result: a sync function on a thread, an async one `apart` if requested.
 
         Raises:
-            RetryTool, ToolFailed, OutcomeUnknown, FailRun: the function decided so.
-            Exception: anything else the function raised, `SystemExit` and the like included.
+            RetryTool, ToolFailed, OutcomeUnknown, FailRun: the function raised it on purpose.
+            Exception: anything else the function raised, including `SystemExit` and the like.
         """
         if self.kind != "server" or self.signature is None:
             raise TypeError(f"{self.subject} is run by the client")
@@ -201,7 +201,7 @@ class Tool(Generic[P, R_co]):
         return await call_possibly_slow(self.subject, bound, in_thread=in_thread if sync else None, apart=apart)
 
     async def close(self) -> None:
-        """Let go of what the tool keeps open in this process, once nobody uses it; a later call opens it again."""
+        """Release what the tool keeps open in this process once nothing uses it. A later call opens it again."""
 
     async def reconcile(
         self,
@@ -210,7 +210,7 @@ class Tool(Generic[P, R_co]):
         *,
         in_thread: RunInThread = asyncio.to_thread,
     ) -> Reconciled:
-        """Ask the tool's reconcile function what became of a call whose outcome is unknown; raises like `call`."""
+        """Ask the tool's reconcile function what happened to a call whose outcome is unknown; raises like `call`."""
         ask = cast("Reconcile", self.unknown_outcome)
         sync = not is_async(ask)
         bound = partial(ask, values, _seen_from(context, sync=sync))
@@ -218,10 +218,10 @@ class Tool(Generic[P, R_co]):
         return await call_possibly_slow(what, bound, in_thread=in_thread if sync else None)
 
     def dump(self, result: Any) -> JSON:
-        """What the function returned, as it is stored and shown to the model; a string stays as it is.
+        """The function's result as it is stored and shown to the model. A string is kept as it is.
 
         Raises:
-            ToolOutputError: it does not fit the declared output type, or has no JSON form.
+            ToolOutputError: the result does not fit the declared output type, or has no JSON form.
         """
         try:
             if self.output is not None:
@@ -233,10 +233,10 @@ class Tool(Generic[P, R_co]):
             raise ToolOutputError(self.name, refusal(problem)) from problem
 
     def check_output(self, result: Any, given: Mapping[str, JSON]) -> JSON:
-        """What a client gave back to a call with this input, after the declared output type accepted it.
+        """The client's result for a call with this input, after the declared output type has accepted it.
 
         Raises:
-            ToolOutputError: it does not fit.
+            ToolOutputError: the result does not fit.
         """
         try:
             plain = jsonable(result)
@@ -251,10 +251,10 @@ class Tool(Generic[P, R_co]):
 
 @dataclass(frozen=True, kw_only=True)
 class Wakeup:
-    """News for a session that does nothing just now: what it is told, and the changes that remember that it was.
+    """News for an idle session: the texts to tell it, and the changes that record that it was told.
 
-    `gives_up_waiting` says that a session that waits for somebody is told too, as by any new message: what nobody
-    answered is given up.
+    `gives_up_waiting` means that a session waiting for an answer is told as well, as with any new message: calls that
+    have no answer yet are given up.
     """
 
     session_id: SessionId
@@ -264,30 +264,30 @@ class Wakeup:
 
 
 class Capabilities(Protocol):
-    """A bundle of ready-made tools; the library gives them their names."""
+    """A bundle of ready-made tools; the library decides their names."""
 
     @property
     def tools(self) -> Sequence[Tool[..., Any]]:
-        """What the agent may call."""
+        """The tools the agent may call."""
         ...
 
     async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
-        """What the model should know before its next step. It is told in the step's commit: changes of entries that
-        are made through the context ride in the same one."""
+        """What the model should know before its next step. The texts are part of the step's commit, and so are changes
+        to entries made through the context."""
         ...
 
     async def rest(self, context: RunContext[Any, Any]) -> None:
-        """A run is done, or waits for somebody: changes of entries that are made through the context ride in its last
-        commit. One that failed or was stopped ends without it."""
+        """Called when a run is done or waits for an answer. Changes to entries made through the context are part of the
+        run's last commit. A run that failed or was stopped ends without this call."""
         ...
 
     async def wakeups(self, store: EntryStore, agent: str) -> Sequence[Wakeup]:
-        """Sessions of an agent that are to be told something although they may do nothing; one for each at most."""
+        """Sessions of an agent that should be told something even if they are idle; at most one wakeup per session."""
         ...
 
     async def sweep(self, store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
-        """What has to be done now and then, by any number of processes at once. `is_over` says of a session of a run
-        whether anybody could still go on with it."""
+        """Periodic work, done by any number of processes at once. `is_over` tells whether a run's session can no longer
+        be continued by anything."""
         ...
 
 
@@ -296,7 +296,7 @@ def _seen_from(context: ToolContext[Any, Any], *, sync: bool) -> ToolContext[Any
 
 
 def _check_options(tool: Tool[..., Any]) -> None:
-    """Every option by itself: nothing looks at the types of what user code gives."""
+    """Check each option by itself: nothing else checks the types of what user code passes."""
     given = vars(tool)
     if not isinstance(given["description"], str):
         raise DefinitionError(tool.subject, f"description={given['description']!r} is not a string.")
@@ -309,7 +309,7 @@ def _check_options(tool: Tool[..., Any]) -> None:
         check_switch(tool.subject, "require_approval", given["require_approval"], other=", nor a function that decides")
     for option in ("require_approval", "unknown_outcome"):
         if callable(given[option]) and not _takes_two(given[option]):
-            asked = f"{option} is asked with the call's input and its context"
+            asked = f"{option} is called with the call's input and its context"
             raise DefinitionError(tool.subject, f"{asked}; write it as a function of both, (given, ctx).")
     check_switch(tool.subject, "finish_with", given["finish_with"])
     if given["strict"] is not None:
@@ -324,7 +324,7 @@ def _takes_two(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        # Nobody can say what it takes.
+        # There is no way to know what it takes.
         return True
     return True
 
@@ -332,7 +332,7 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 def _check_combinations(tool: Tool[..., Any]) -> None:
     problem = None
     if not tool.description.strip():
-        problem = "the model decides by the description when to call it; write a docstring, or give description=…."
+        problem = "the model decides from the description when to call it; write a docstring, or give description=…."
     elif tool.kind != "server" and tool.finish_with:
         problem = "the client runs it, so it cannot be finish_with; let a server tool take its result and finish."
     elif tool.kind != "server" and tool.require_approval:
@@ -340,19 +340,19 @@ def _check_combinations(tool: Tool[..., Any]) -> None:
     elif tool.require_approval and tool.finish_with:
         problem = "a finish_with tool cannot wait for approval; gate an ordinary tool and finish after it."
     elif tool.unknown_outcome is not None and tool.effect_of_call(approved=bool(tool.require_approval)) != "once":
-        problem = 'unknown_outcome is for effect="once"; a repeatable tool is simply run again.'
+        problem = 'unknown_outcome is for effect="once"; a repeatable tool is run again anyway.'
     elif not tool.waits and (tool.deadline_ms != "inherit" or tool.on_deadline.action != "timeout"):
-        problem = "it never waits for anybody, so a deadline has no meaning; timeout=… limits how long it runs."
+        problem = "it never waits for an answer, so a deadline has no meaning; timeout=… limits how long it runs."
     elif tool.on_deadline.action == "default" and tool.kind == "server":
         problem = 'an approval has no default answer; use on_deadline="timeout" or "deny".'
     elif tool.deadline_ms is None and tool.on_deadline.action != "timeout":
-        problem = "without a deadline on_deadline never happens; leave one of them out."
+        problem = "on_deadline has no effect without a deadline; give deadline=…, or leave it out."
     if problem is not None:
         raise DefinitionError(tool.subject, problem)
 
 
 def output_adapter(form: Any, subject: str) -> TypeAdapter[Any] | None:
-    """What checks results against a declared type; None when nothing, or anything, was declared.
+    """The adapter that checks results against a declared type; None if no type, or any type, was declared.
 
     Raises:
         DefinitionError: pydantic cannot handle the type.
@@ -368,18 +368,18 @@ def output_adapter(form: Any, subject: str) -> TypeAdapter[Any] | None:
 
 
 def named_function(function: Callable[..., Any], name: str | None) -> str:
-    """The name of the tool made from a function, if it may have it.
+    """The name of the tool made from a function, if the name is allowed.
 
     Raises:
-        DefinitionError: it is no function, has no name, or may not have this one.
+        DefinitionError: it is not a function, has no name, or its name is not allowed.
     """
     if isinstance(function, Tool):
-        raise DefinitionError(f"Tool {function.name!r}", "it is a tool already; decorate the function once.")
+        raise DefinitionError(f"Tool {function.name!r}", "it is already a tool; decorate the function once.")
     if not callable(function) or inspect.isclass(function):
         raise DefinitionError(f"Tool {name or function!r}", "a tool is made from a function.")
     found = name or getattr(written_function(function), "__name__", "__call__")
     if found in ("__call__", "<lambda>"):
-        raise DefinitionError(f"Tool {function!r}", "it has no name of its own; say tool(name=…).")
+        raise DefinitionError(f"Tool {function!r}", "it has no name of its own; write tool(name=…).")
     return check_tool_name(found)
 
 
@@ -420,27 +420,29 @@ def tool(
 ) -> Any:
     """Make a function a tool: `@tool`, `@tool(require_approval=True)`, or `tool(service.search)` for a method.
 
-    The model sees the signature and the docstring; a parameter of type `ToolContext` is filled in by the engine. A
-    sync function runs on a thread.
+    The model sees the signature and the docstring. The engine fills in a parameter of type `ToolContext`. A sync
+    function runs on a thread.
 
     Args:
-        name: What the model calls it; the function's name if left out.
-        description: What the model reads; the docstring if left out.
+        name: The name the model calls the tool by. Defaults to the function's name.
+        description: What the model reads about the tool. Defaults to the docstring.
         strict: Ask the provider to hold the model to the schema.
         timeout: How long one call may run.
-        retries: How often per turn the model may correct its arguments or be told to retry; else the agent's.
-        effect: `"once"` if a repetition would do harm: its intent and result are recorded, and it never silently runs
-            twice. `"repeatable"` if not. If left out, a call that a person approved is `"once"`.
-        unknown_outcome: What to do about a `"once"` call whose process died while it ran: ask a person (if left out),
+        retries: How many times per turn the model may correct its arguments or be told to retry. Defaults to the
+            agent's `retries`.
+        effect: `"once"` if repeating the call would do harm: its intent and result are recorded, and it never silently
+            runs twice. `"repeatable"` if not. If left out, a call that a person approved is `"once"`.
+        unknown_outcome: What to do about a `"once"` call whose process died while it ran: ask a person (the default),
             `"retry"`, `"fail"`, or a function that finds out.
-        finish_with: What the function returns is the agent's output, and the run ends.
-        require_approval: A person has to approve each call, or those for which a function of input and context says so.
-        deadline: How long a call may wait for a person; None is for ever, else the agent's or executor's default.
+        finish_with: The function's result is the agent's output, and ends the run.
+        require_approval: True if a person has to approve each call, or a function of input and context that decides.
+        deadline: How long a call may wait for a person; None means forever. Defaults to the agent's or the executor's
+            deadline.
         on_deadline: What an unanswered approval counts as.
         output: The type results must have.
 
     Raises:
-        DefinitionError: no model could call the function, or options contradict each other.
+        DefinitionError: no model could call the function, or the options contradict each other.
     """
 
     def define(function: Callable[..., Any]) -> Tool[..., Any]:

@@ -1,4 +1,4 @@
-"""A workspace: the folder of files that an agent has in each of its sessions, and what it may do in it."""
+"""A workspace: the folder of files that an agent has in each of its sessions, and what it may do there."""
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -21,22 +21,22 @@ _SUBJECT = "Workspace"
 class Workspace:
     """The files an agent works with: `Agent(workspace=Workspace(LocalWorkspaces("work")))`.
 
-    Each session has a workspace of its own, opened when a tool first needs it, and deleted with the session. Sub-agents
-    do not inherit it: one that has a workspace of its own works there.
+    Each session has its own workspace, which is opened when a tool first needs it and deleted with the session.
+    Sub-agents do not inherit it; a sub-agent that defines a workspace works in its own.
 
     Args:
         provider: Where workspaces come from, such as `LocalWorkspaces("work")` or `InMemoryWorkspaces()`.
-        capabilities: What the model may do, of what the provider can: `"fs"` gives it the tools for files, `"shell"`
-            adds `workspace_run`, and with `"snapshot"` the files are kept at every step that changes them, so that a
-            rewind brings them back and a branch gets a copy.
+        capabilities: What the model may do, out of what the provider supports. `"fs"` gives it the tools for files,
+            `"shell"` adds `workspace_run`, and `"snapshot"` keeps the files at every step that changes them, so that a
+            rewind restores them and a branch gets a copy.
         approve_commands: Whether a person has to approve each command, or a function of input and context that decides.
-        command_effect: What a command costs that is run again after a crash; see `tool(effect=…)`.
-        command_seconds: How long a command may take at most.
-        most_file_bytes: The largest file that is read or written by a tool.
-        most_shown: How many characters of a file, a listing or an output a model is shown at once.
+        command_effect: What it means to run a command again after a crash; see `tool(effect=…)`.
+        command_seconds: The longest a command may take.
+        most_file_bytes: The largest file that a tool reads or writes.
+        most_shown: How many characters of a file, a listing or an output the model sees at once.
 
     Raises:
-        DefinitionError: it could not work; says why.
+        DefinitionError: the workspace could not work; the message says why.
     """
 
     provider: WorkspaceProvider
@@ -52,22 +52,26 @@ class Workspace:
         _check_provider(self.provider)
         given = cast("object", self.capabilities)
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise DefinitionError(_SUBJECT, f'capabilities={given!r} is no list of words; write capabilities=["fs"].')
+            raise DefinitionError(
+                _SUBJECT, f'capabilities={given!r} is not a list of words; write capabilities=["fs"].'
+            )
         for each in cast("Sequence[object]", given):
             check_choice(_SUBJECT, "capabilities", each, get_args(WorkspaceCapability))
         object.__setattr__(self, "capabilities", tuple(dict.fromkeys(self.capabilities)))
         if not {"fs", "shell"} & {*self.capabilities}:
-            raise DefinitionError(_SUBJECT, 'it gives the model nothing to do; capabilities has "fs", "shell" or both.')
+            raise DefinitionError(
+                _SUBJECT, 'it gives the model nothing to do; capabilities needs "fs", "shell" or both.'
+            )
         if missing := [each for each in self.capabilities if each not in self.provider.capabilities]:
             can = ", ".join(sorted(self.provider.capabilities))
-            raise DefinitionError(_SUBJECT, f"{self.provider!r} is not capable of {missing[0]!r}; it can do: {can}.")
+            raise DefinitionError(_SUBJECT, f"{self.provider!r} does not support {missing[0]!r}; it supports: {can}.")
         if not callable(self.approve_commands):
             check_switch(_SUBJECT, "approve_commands", self.approve_commands, other=", nor a function that decides")
         check_choice(_SUBJECT, "command_effect", self.command_effect, get_args(Effect))
         check_seconds(_SUBJECT, "command_seconds", self.command_seconds)
         check_whole(_SUBJECT, "most_file_bytes", self.most_file_bytes, 1)
         check_whole(_SUBJECT, "most_shown", self.most_shown, 100)
-        # What cannot be worked out is an error of the definition, so it has to come up now.
+        # A tool that cannot be built is an error in the definition, so it has to surface now.
         _ = self.tools
 
     @property
@@ -77,20 +81,20 @@ class Workspace:
 
     @cached_property
     def tools(self) -> tuple[Tool[..., Any], ...]:
-        """What the model may call."""
+        """The tools the model may call."""
         from helix_agents.agent.workspace_tools import workspace_tools
 
         return workspace_tools(self)
 
 
 def check_workspace(workspace: object, subject: str) -> None:
-    """Refuse what is no workspace.
+    """Reject anything that is not a workspace.
 
     Raises:
-        DefinitionError: says what to write.
+        DefinitionError: says what to write instead.
     """
     if workspace is not None and not isinstance(workspace, Workspace):
-        raise DefinitionError(subject, f"workspace={workspace!r} is no Workspace(…).")
+        raise DefinitionError(subject, f"workspace={workspace!r} is not a Workspace(…).")
 
 
 def _check_provider(provider: object) -> None:
@@ -98,7 +102,7 @@ def _check_provider(provider: object) -> None:
     name = getattr(provider, "provider_id", None)
     if isclass(provider) or not isinstance(capable, frozenset) or not isinstance(name, str) or not name:
         raise DefinitionError(
-            _SUBJECT, f"provider={provider!r} is no provider of workspaces, such as LocalWorkspaces(…) is."
+            _SUBJECT, f"provider={provider!r} is not a provider of workspaces such as LocalWorkspaces(…)."
         )
     for each in _METHODS:
         method = getattr(provider, each, None)

@@ -1,4 +1,4 @@
-"""The tools by which a model works in its workspace; what they say to it is the same for every provider."""
+"""The tools with which a model works in its workspace; their texts are the same for every provider."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
@@ -17,25 +17,25 @@ from helix_agents.domain.workspaces import matches, parts_of
 from helix_agents.ports.workspaces import CommandResult, FileInfo, WorkspaceFiles
 
 MOST_ENTRIES = 10_000
-"""How many files a search looks at."""
+"""The most files that a search reads."""
 
 MOST_FOUND = 200
-"""How many lines a search tells of."""
+"""The most lines that a search reports."""
 
 LONGEST_LINE = 300
-"""How much of a found line is told."""
+"""How much of a matching line is shown."""
 
 _TRIES = 5
-"""How often an edit looks again at a file that others change at the same time."""
+"""How many times an edit tries again when the file changes at the same time."""
 
 _OUTPUT_BYTES = 4
-"""An output is kept in bytes and shown in characters, of which one has up to so many."""
+"""Output is limited in bytes and shown in characters; one character takes up to this many bytes."""
 
 P = ParamSpec("P")
 
 
 def workspace_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
-    """The tools for what a workspace is capable of."""
+    """The tools for what a workspace allows."""
     tools: list[Tool[..., Any]] = []
     if "fs" in workspace.capabilities:
         tools += [*_reading_tools(workspace), *_changing_tools(workspace)]
@@ -45,7 +45,7 @@ def workspace_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
 
 
 def _told(function: Callable[P, Awaitable[str]]) -> Callable[P, Awaitable[str]]:
-    """What a provider refuses is said to the model, which can do something about it."""
+    """Tells the model what the provider refused, because the model can do something about it."""
 
     @wraps(function)
     async def telling(*args: P.args, **kwargs: P.kwargs) -> str:
@@ -96,12 +96,12 @@ def _reading_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         """Find files of your workspace by their paths.
 
         Args:
-            pattern: What the path is like, such as **/*.py: * stands for a part of a name, ** for any folders.
+            pattern: What the path looks like, such as **/*.py: * stands for a part of a name, ** for any folders.
         """
         files = await ctx.link.open_files(changes=False)
         found, sentence = await _all_files(files, "")
         fitting = [_line_for(each) for each in found if matches(each.path, pattern)]
-        return _cut(fitting, most_shown, sentence) if fitting else f"No file is called like {pattern!r}.{sentence}"
+        return _cut(fitting, most_shown, sentence) if fitting else f"No file name matches {pattern!r}.{sentence}"
 
     @_told
     async def search(
@@ -150,7 +150,9 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
     def checked(path: str, content: str) -> bytes:
         raw = content.encode(errors="backslashreplace")
         if len(raw) > most_bytes:
-            raise ToolFailed(f"{path!r} would have {len(raw):,} bytes; {most_bytes:,} are the most. Use several files.")
+            raise ToolFailed(
+                f"{path!r} would have {len(raw):,} bytes; at most {most_bytes:,} are allowed. Use several files."
+            )
         return raw
 
     @_told
@@ -174,13 +176,13 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         new_text: str,
         replace_all: bool = False,
     ) -> str:
-        """Replace a text in a file of your workspace by another one.
+        """Replace a text in a file of your workspace with another one.
 
         Args:
             path: The file's path in the workspace.
-            old_text: The text as it stands in the file, with every space and line break; enough of it to be there once.
-            new_text: What should stand there instead.
-            replace_all: Replace it wherever it stands, however often that is.
+            old_text: The text exactly as it is in the file, with every space and line break; enough to occur only once.
+            new_text: The text to put in its place.
+            replace_all: Replace every occurrence, however many there are.
         """
         files = await ctx.link.open_files(changes=True)
         for _ in range(_TRIES):
@@ -192,11 +194,11 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
             if count > 1 and not replace_all:
                 raise ToolFailed(
                     f"The text to replace is in {path!r} {count} times; nothing was changed. Give more of the text "
-                    "around the place that you mean, or say replace_all."
+                    "around the place that you mean, or set replace_all."
                 )
             if await files.write(path, checked(path, text.replace(old_text, new_text)), instead_of=before):
                 return f"Replaced {count} {'place' if count == 1 else 'places'} in {path!r}."
-        raise ToolFailed(f"{path!r} is being changed by others all the time; nothing was changed.")
+        raise ToolFailed(f"Others keep changing {path!r}; nothing was changed.")
 
     @_told
     async def delete(ctx: ToolContext[Any, Any], path: str, with_contents: bool = False) -> str:
@@ -204,7 +206,7 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
 
         Args:
             path: The path of the file or folder.
-            with_contents: Delete a folder although there is something in it.
+            with_contents: Delete a folder even if it is not empty.
         """
         files = await ctx.link.open_files(changes=True)
         there = await files.delete(path, with_contents=with_contents)
@@ -216,7 +218,7 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
 
         Args:
             path: Where it is.
-            target: Its new path, at which nothing may be yet.
+            target: Its new path, where nothing may exist yet.
         """
         files = await ctx.link.open_files(changes=True)
         await files.move(path, target)
@@ -224,7 +226,7 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
 
     return [
         built_in_tool("workspace_write_file", write_file),
-        # A second time it could do its work twice: what it inserts may contain what it looks for. The model can look.
+        # Repeated, it could do its work twice: the new text may contain the old. The model can look.
         built_in_tool("workspace_edit", edit, effect="once", unknown_outcome="fail"),
         built_in_tool("workspace_delete", delete),
         built_in_tool("workspace_move", move),
@@ -241,11 +243,11 @@ def _shell_tool(workspace: Workspace) -> Tool[..., Any]:
         timeout_seconds: Annotated[float, Field(gt=0)] | None = None,
     ) -> str:
         """Run a command in a shell, in your workspace. It gets no input, and whatever it leaves running ends with it.
-        Calls of the same reply run side by side, so a command sees files for certain only of earlier replies.
+        Calls of the same reply run in parallel, so a command is certain to see only files of earlier replies.
 
         Args:
             command: What to run.
-            timeout_seconds: After how many seconds to end it.
+            timeout_seconds: After how many seconds to end the command.
         """
         seconds = longest if timeout_seconds is None else min(timeout_seconds, longest)
         files = await ctx.link.open_files(changes=True)
@@ -263,7 +265,7 @@ def _text(path: str, raw: bytes) -> str:
             return raw.decode()
     except UnicodeDecodeError:
         pass
-    raise ToolFailed(f"{path!r} is no text file: it has {len(raw):,} bytes that are not UTF-8.")
+    raise ToolFailed(f"{path!r} is not a text file: its {len(raw):,} bytes are not UTF-8.")
 
 
 def _lines_of(path: str, text: str, first: int, last: int | None, most: int) -> str:
@@ -305,14 +307,14 @@ def _cut(lines: Sequence[str], most: int, sentence: str = "") -> str:
 
 
 async def _all_files(files: WorkspaceFiles, path: str) -> tuple[Sequence[FileInfo], str]:
-    """The files in a folder, at any depth, or the one that the path names; and what to say if they are not all."""
+    """The files in a folder, at any depth, or the file that the path names; and what to say if some were left out."""
     found = await files.list(path, deep=True, most=MOST_ENTRIES)
     sentence = f"\n[Only the first {MOST_ENTRIES:,} entries were looked at.]" if len(found) == MOST_ENTRIES else ""
     return [each for each in found if each.kind == "file"], sentence
 
 
 async def _content_of(files: WorkspaceFiles, entry: FileInfo, most_bytes: int) -> str:
-    """The text of a file; nothing of one that is no text, or went away since it was listed."""
+    """The text of a file; empty if it is not text, or was removed since it was listed."""
     try:
         return _text(entry.path, await files.read(entry.path, most_bytes=most_bytes))
     except (ToolFailed, WorkspaceFileError):
@@ -326,9 +328,9 @@ def _told_of(ended: CommandResult, seconds: float, most: int) -> str:
     if ended.left_out or len(head) + len(tail) > most:
         whole = head + tail
         head, tail = (head, tail) if ended.left_out else (whole, whole)
-        sentence = "[The output was long; what stood here was left out.]"
+        sentence = "[The output was long; this part was left out.]"
         output = f"{head[:half]}\n{sentence}\n{tail[-half:]}"
     else:
         output = head + tail
-    how = f"Ended after {seconds:g} seconds, as its time was over." if ended.exit_code is None else ""
+    how = f"Stopped after {seconds:g} seconds, because its time was up." if ended.exit_code is None else ""
     return "\n".join(each for each in (how or f"Exit code {ended.exit_code}.", output.rstrip("\n")) if each)

@@ -1,1 +1,1 @@
-"""Where sessions live: one folder per technology, each one extra, all under one contract."""
+"""Storage backends: one folder per technology, each behind its own extra, all held to the same contract."""

@@ -1,4 +1,4 @@
-"""The writer every stream manager hands out: it takes chunks at once and stores them in few, ordered flushes."""
+"""The writer that every stream manager hands out: it accepts chunks at once and stores them in few, ordered flushes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from helix_agents.ports.clock import Clock
 from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamManager, StreamWriter
 
 WAITING_BYTES = 4_194_304
-"""How much may wait for a slow store before a write waits too."""
+"""How many bytes may wait for a slow store before a write has to wait as well."""
 
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
@@ -25,7 +25,7 @@ LAST_RETRY_SECONDS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class WriterSettings:
-    """What the writers of one manager have in common."""
+    """The settings that all writers of one manager share."""
 
     clock: Clock
     limits: StreamLimits
@@ -36,8 +36,9 @@ class WriterSettings:
 class BufferedWriter(StreamWriter):
     """Buffers chunks and stores them when the flush policy says so, one flush at a time, in the order of the writes.
 
-    A flush whose outcome is not known is sent again as it was; the store recognises it by its batch number. One that
-    `joins` others has no numbers of its own, as other handles of the same writer count too: it looks into the stream.
+    A flush whose outcome is unknown is sent again unchanged; the store recognises it by its batch number. A writer that
+    `joins` others cannot number its batches, because other handles of the same writer store batches too. It looks into
+    the stream instead.
     """
 
     def __init__(
@@ -113,7 +114,8 @@ class BufferedWriter(StreamWriter):
         if self._chunk_bytes is not None and size > self._chunk_bytes:
             return False
         if not text.isascii() and storable(text) != text:
-            # To be refused as a chunk of its own: in this one it would take along what was taken before.
+            # Refuse it here so that it fails as a chunk of its own. Inside this chunk it would take the text accepted
+            # before down with it.
             return False
         self._growing_bytes = size
         self._growth.append(text)
@@ -123,7 +125,7 @@ class BufferedWriter(StreamWriter):
         return True
 
     def _end_growth(self) -> None:
-        """Make one chunk of the last one and what was added to it."""
+        """Merge the last chunk and the text added to it into one chunk."""
         self._growing = None
         if self._growth:
             last = cast("Delta", self._chunks[-1])
@@ -140,7 +142,8 @@ class BufferedWriter(StreamWriter):
     async def flush(self) -> int:
         self._check_usable()
         async with self._turn:
-            # While this waited for its turn, the flush before it may have found that the stream is somebody else's.
+            # While this flush waited for its turn, the one before it may have found that another writer owns the
+            # stream.
             self._check_usable()
             await self._store_everything()
         self._plan_flush()
@@ -150,7 +153,7 @@ class BufferedWriter(StreamWriter):
         return Taking(self)
 
     async def begin_taking(self) -> StreamAppend | None:
-        """Cut what is buffered for somebody else to store; nothing else is stored until `end_taking`."""
+        """Cut the buffered chunks into a batch for the caller to store; nothing else is stored until `end_taking`."""
         self._check_usable()
         await self._turn.acquire()
         try:
@@ -165,7 +168,7 @@ class BufferedWriter(StreamWriter):
         return self._unsettled
 
     def end_taking(self, *, stored: bool) -> None:
-        """Say what became of it; what was perhaps not stored goes with the next flush."""
+        """Record whether the batch was stored. If that is uncertain, the batch goes with the next flush."""
         if stored and self._unsettled is not None:
             self._settle(self._latest + len(self._unsettled.chunks))
         self._turn.release()
@@ -177,7 +180,7 @@ class BufferedWriter(StreamWriter):
         try:
             await self.flush()
             while self._chunks:
-                # Somebody else wrote meanwhile, and was not refused.
+                # Another task wrote in the meantime, and the write was accepted.
                 await self.flush()
         finally:
             self._closed = True
@@ -213,7 +216,7 @@ class BufferedWriter(StreamWriter):
             self._timer = self._loop.call_later(seconds, self._look_again)
 
     def _look_again(self) -> None:
-        """The timer went off. It was set for chunks that a commit may have taken since: then it is set anew."""
+        """Called by the timer. A commit may have taken the chunks it was set for; then the timer is set anew."""
         self._timer = None
         if self._retry_seconds:
             self._flush_in_background()
@@ -235,14 +238,15 @@ class BufferedWriter(StreamWriter):
             async with self._turn:
                 await self._store_everything()
         except Exception:
-            # What has to stop the writer is kept for its next call; the rest is a store that does not answer.
+            # A failure that must stop the writer is kept for its next call. Anything else means the store does not
+            # answer.
             if self._failure is None:
                 self._retry_seconds = min(self._retry_seconds * 2 or FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS)
         finally:
             self._background = None
             self._plan_flush()
 
-    # -- how to flush: the caller has the turn ----------------------------------------------------------
+    # -- how to flush: the caller holds the turn --------------------------------------------------------
 
     async def _store_everything(self) -> None:
         if self._unsettled is not None:
@@ -252,7 +256,7 @@ class BufferedWriter(StreamWriter):
             await self._store_batch()
 
     def _cut(self) -> None:
-        """Make one batch of what is buffered."""
+        """Cut everything that is buffered into one batch."""
         if not self._chunks:
             return
         self._end_growth()
@@ -293,7 +297,7 @@ class BufferedWriter(StreamWriter):
         self._settle(latest)
 
     def _settle(self, latest: int) -> None:
-        """Forget the batch, which is stored; there is room again."""
+        """Forget the batch, which is stored, and let waiting writes continue."""
         self._latest = latest
         self._unsettled = None
         self._unsettled_bytes = 0
@@ -307,10 +311,10 @@ class BufferedWriter(StreamWriter):
 
 
 def _found_in(snapshot: StreamSnapshot | None, append: StreamAppend) -> int | None:
-    """The latest number of a stream that has these chunks already; None where it has not."""
+    """The latest sequence of a stream that already holds these chunks; None if it does not."""
     if snapshot is None:
         return None
-    # What was stored at once stands together, whatever others said before and after it.
+    # Chunks that were stored together are adjacent, whatever other handles wrote before and after them.
     bodies = [encode(replace(chunk, sequence=0)).decode() for chunk in snapshot.chunks]
     size = len(append.bodies)
     stands = any(tuple(bodies[at : at + size]) == append.bodies for at in range(len(bodies) - size + 1))
@@ -318,7 +322,7 @@ def _found_in(snapshot: StreamSnapshot | None, append: StreamAppend) -> int | No
 
 
 class Taking:
-    """What `take` gives: a block around the commit in which the chunks ride. Every step has one."""
+    """The result of `take`: an async context around the commit that carries the chunks. Every step uses one."""
 
     __slots__ = ("_writer",)
 

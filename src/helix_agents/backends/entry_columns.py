@@ -1,4 +1,4 @@
-"""Rows of entries, as every backend in SQL has them: their columns, what a row says, and which rows a prefix names."""
+"""Rows of entries as all SQL backends store them: their columns, their decoding, and the rows a prefix selects."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ SUMMARY = "scope, key, version, revision, NULL, size, history_bytes, created_at,
 VERSION = "scope, key, version, revision, value, size, 0, created_at, updated_at, owner, mark"
 EVENT = "revision, position, scope, key, version, operation, owner, at, size"
 
-# The first one from then on, and not the last one before: a clock that was set back would hide what lies between.
+# The first row from that time on, not the last row before it: a clock that was set back would hide the rows between.
 REVISION_AT = (
     "SELECT coalesce("
     "(SELECT min(revision) - 1 FROM __agents_entry_events WHERE namespace = ? AND at >= ?),"
@@ -19,7 +19,7 @@ REVISION_AT = (
 
 
 class Head(NamedTuple):
-    """Where a namespace stands."""
+    """The state of a namespace's log of entries."""
 
     store_id: str
     revision: int
@@ -30,12 +30,12 @@ class Head(NamedTuple):
 
 
 def topic_of(namespace: str) -> str:
-    """What is rung when something was committed."""
+    """The topic that rings when something was committed."""
     return f"entries/{namespace}"
 
 
 def entry_of(row: Sequence[Any]) -> Entry:
-    """A row of `ENTRY`, `SUMMARY` or `VERSION`."""
+    """The entry in a row of `ENTRY`, `SUMMARY` or `VERSION`."""
     scope, key, version, revision, value, size, history, created, updated, owner, mark = row
     return Entry(
         scope=scope,
@@ -53,7 +53,7 @@ def entry_of(row: Sequence[Any]) -> Entry:
 
 
 def event_of(row: Sequence[Any]) -> EntryEvent:
-    """A row of `EVENT`."""
+    """The event in a row of `EVENT`."""
     revision, position, scope, key, version, operation, owner, at, size = row
     return EntryEvent(
         revision=revision,
@@ -69,19 +69,19 @@ def event_of(row: Sequence[Any]) -> EntryEvent:
 
 
 def within(namespace: str, scope: str, prefix: str) -> tuple[str, list[str]]:
-    """Keys of a scope that start with a prefix, as a range: no letter of it means anything else."""
+    """A condition for the keys of a scope that start with a prefix, as a range, so no character needs escaping."""
     keys, bound = _range("key", prefix)
     return f"namespace = ? AND scope = ?{keys}", [namespace, scope, *bound]
 
 
 def scopes_within(namespace: str, prefix: str) -> tuple[str, list[str]]:
-    """Scopes that start with a prefix, in the same way: sessions have scopes, too, and there may be many of them."""
+    """The same for scopes that start with a prefix. Sessions have scopes as well, and there may be many of them."""
     scopes, bound = _range("scope", prefix)
     return f"namespace = ?{scopes}", [namespace, *bound]
 
 
 def events_within(namespace: str, scope: str | None, prefix: str) -> tuple[str, list[str]]:
-    """Events of such keys; without a scope those of all."""
+    """A condition for the events of such keys; without a scope, of all keys."""
     if scope is not None:
         return within(namespace, scope, prefix)
     return "namespace = ?", [namespace]

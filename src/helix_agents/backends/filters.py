@@ -1,4 +1,4 @@
-"""What callers ask for, as conditions of SQL; every value is bound."""
+"""Callers' filters as SQL conditions; every value is bound."""
 
 from typing import TypeAlias
 
@@ -9,7 +9,7 @@ Bound: TypeAlias = str | int
 
 
 def pending_conditions(namespace: str, where: PendingFilter) -> tuple[str, list[Bound]]:
-    """For rows of calls in a namespace, which the statement names `p`."""
+    """Conditions on the rows of pending calls in a namespace, which the statement calls `p`."""
     conditions: list[str] = []
     values: list[Bound] = []
     for column, value in (
@@ -26,7 +26,8 @@ def pending_conditions(namespace: str, where: PendingFilter) -> tuple[str, list[
         conditions.append(f"p.state IN ({', '.join('?' * len(where.states))})")
         values.extend(where.states)
     if where.user_id is not None:
-        # A list, not a condition on each call: a user has few sessions, and many others may wait for something.
+        # A list of sessions rather than a condition on each call: a user has few sessions, while many calls of others
+        # may wait.
         conditions.append(
             "p.session_id IN (SELECT s.session_id FROM __agents_sessions s WHERE s.namespace = ? AND s.user_id = ?)"
         )
@@ -35,7 +36,7 @@ def pending_conditions(namespace: str, where: PendingFilter) -> tuple[str, list[
 
 
 def usage_conditions(where: UsageFilter) -> tuple[str, list[Bound]]:
-    """For rows of usage."""
+    """Conditions on the rows of usage."""
     given: tuple[tuple[str, Bound | None], ...] = (
         ("session_id =", where.session_id),
         ("root_session_id =", where.root_session_id),

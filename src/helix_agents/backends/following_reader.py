@@ -1,4 +1,4 @@
-"""The reader every stream manager hands out: it delivers what is there, then waits for what comes."""
+"""The reader that every stream manager hands out: it delivers what is stored, then waits for new chunks."""
 
 import asyncio
 from collections import deque
@@ -12,18 +12,18 @@ from helix_agents.domain.chunks import StreamChunk
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.streams import StreamReader
 
-# The first look is a small one, so that a reader who comes back is not kept waiting for a long history.
+# The first look is small, so that a returning reader does not wait for a long history.
 FIRST_LOOK, LARGEST_LOOK = 8, 256
 
-# Rings get lost seldom: whoever heard none for so many looks, and found that none was missed, looks less often.
+# Rings are rarely lost. A reader that heard none for this many looks, and missed nothing, looks less often.
 LOOKS_IN_VAIN, LESS_OFTEN = 20, 4
 
-# No stream gets there; of larger numbers not every store can be asked.
+# No stream reaches this number, and not every store can be queried with a larger one.
 BEYOND_ALL = 1 << 62
 
 
 class Look(NamedTuple):
-    """What a manager found after a cursor, in one consistent read: the stream and the next chunks, perhaps not all."""
+    """What a manager found after a cursor in one consistent read: the stream and the next chunks, perhaps not all."""
 
     head: StreamHead
     chunks: Sequence[StreamChunk]
@@ -32,9 +32,10 @@ class Look(NamedTuple):
 class FollowingReader(StreamReader):
     """Follows one stream from a cursor.
 
-    `look` gets a cursor and how many chunks it may bring, and answers None when the stream is gone. `listen` is entered
-    before the look that finds nothing new, so a chunk that comes between look and wait still wakes the reader;
-    `poll_seconds` is how long it trusts that, until nothing has happened for a while; then it trusts it for longer.
+    `look` takes a cursor and the number of chunks it may return, and returns None when the stream is gone. `listen` is
+    entered before the look that finds nothing new, so a chunk that arrives between look and wait still wakes the
+    reader. `poll_seconds` is how long the reader relies on being woken before it looks anyway; after a while without
+    any activity it waits longer.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class FollowingReader(StreamReader):
                 self._sequence = chunk.sequence
                 return chunk
             if self._busy:
-                # A look may be answered without waiting; whoever reads a long history lets others have a turn.
+                # A look may be answered without waiting, so a reader of a long history yields to other tasks here.
                 await asyncio.sleep(0)
             look = await self._look(self._sequence, self._most)
             if look is None:
@@ -94,12 +95,12 @@ class FollowingReader(StreamReader):
         self._closed = True
         self._ready.clear()
         if self._waiter is not None:
-            # Whoever waits in this reader finds it closed.
+            # A task that waits in this reader finds it closed.
             self._waiter.ring()
         await self._stop_listening()
 
     def _take(self, look: Look) -> bool:
-        """Keep what was found; whether it was anything."""
+        """Keep what the look found; returns whether it found anything."""
         note = notice(look.head, self._sequence, self._clock.now_ms())
         if note is not None:
             self._ready.append(note)

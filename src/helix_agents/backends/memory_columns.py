@@ -1,4 +1,4 @@
-"""How a memory lies in the columns of a table, the same in every database."""
+"""How a memory is laid out in table columns, the same in every database."""
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -45,7 +45,9 @@ def columns_of(memory: MemoryRecord) -> tuple[Any, ...]:
 
 
 def in_scope(words: Iterable[str], namespace: str, entity: EntityId) -> list[str]:
-    """Words as those of one entity in a namespace, for an index that is about all of them. Who finds memories by them
-    looks whose they are, too: two entities may come to the same beginning."""
+    """Words prefixed with their namespace and entity, for an index that covers all entities.
+
+    A search must still check whom its hits belong to, because two entities may get the same prefix.
+    """
     scope = sha256(encode([namespace, entity])).hexdigest()[:12]
     return [f"{scope}{word}" for word in words]

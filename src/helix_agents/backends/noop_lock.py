@@ -1,4 +1,4 @@
-"""The lock manager of those who need none: every lock is granted at once."""
+"""The lock manager for callers that need no lock: every lock is granted at once."""
 
 import itertools
 
@@ -12,14 +12,14 @@ from helix_agents.system import SystemClock
 
 
 class NoOpLockManager:
-    """Grants everything and keeps nobody out; its tokens only grow. For those who are alone with their keys."""
+    """Grants every lock and excludes nobody; its tokens only grow. For processes that have their keys to themselves."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._tokens = itertools.count(1)
 
     async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
-        """Grant the lock, whoever else was granted it."""
+        """Grant the lock, whether or not another caller holds it."""
         check_id(key, "lock key")
         return Lock(
             key=key,
@@ -29,14 +29,14 @@ class NoOpLockManager:
         )
 
     async def renew(self, lock: Lock, *, ttl_ms: int) -> Lock:
-        """Prolong the lease; it is never lost."""
+        """Extend the lease, which is never lost."""
         return msgspec.structs.replace(lock, expires_at=self._clock.now_ms() + ttl_ms)
 
     async def release(self, lock: Lock) -> None:
-        """Nothing was held."""
+        """Do nothing: no lock was held."""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 _: type[LockManager] = NoOpLockManager

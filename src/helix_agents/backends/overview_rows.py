@@ -1,4 +1,4 @@
-"""What an overview asks of a database, and what its rows mean: the same in SQLite and in Postgres."""
+"""The statements behind an overview, and how to read their rows; SQLite and Postgres share them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from helix_agents.domain.entries import SESSION_SCOPES, ScopeUsage, SessionSumma
 
 
 def agent_counts(namespace: str) -> tuple[str, tuple[Any, ...]]:
-    """The statement that counts conversations by agent, and its values."""
+    """The statement that counts conversations per agent, and its values."""
     text = (
         "SELECT agent_type, count(*), count(*) FILTER (WHERE running) FROM __agents_sessions WHERE namespace = ?"
         " GROUP BY agent_type"
@@ -16,7 +16,7 @@ def agent_counts(namespace: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def latest_sessions(namespace: str, limit: int) -> tuple[str, tuple[Any, ...]]:
-    """The statement that finds the conversations in which something happened last, and its values."""
+    """The statement that finds the most recently active conversations, and its values."""
     columns = "session_id, agent_type, status, updated_at"
     text = (
         f"SELECT {columns}, (SELECT r.status FROM __agents_runs r WHERE r.namespace = s.namespace"
@@ -27,7 +27,7 @@ def latest_sessions(namespace: str, limit: int) -> tuple[str, tuple[Any, ...]]:
 
 
 def scope_totals(namespace: str) -> tuple[str, tuple[Any, ...]]:
-    """The statement that finds what every scope holds, all sessions together, and its values."""
+    """The statement that sums up what every scope holds, with all sessions as one, and its values."""
     after = successor(SESSION_SCOPES)
     text = (
         "SELECT CASE WHEN scope >= ? AND scope < ? THEN ? ELSE scope END, CAST(sum(keys) AS bigint),"
@@ -38,7 +38,7 @@ def scope_totals(namespace: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def session_summary(row: Sequence[Any]) -> SessionSummary:
-    """A row that `latest_sessions` finds."""
+    """The session in a row of `latest_sessions`."""
     session_id, agent, status, updated_at, run_status = row
     return SessionSummary(
         session_id=session_id, agent=agent, status=status, updated_at=updated_at, run_status=run_status
@@ -46,5 +46,5 @@ def session_summary(row: Sequence[Any]) -> SessionSummary:
 
 
 def scope_usage(row: Sequence[Any]) -> ScopeUsage:
-    """A row that `scope_totals` finds."""
+    """The scope in a row of `scope_totals`."""
     return ScopeUsage(scope=row[0], keys=row[1], bytes=row[2], revision=row[3])

@@ -1,4 +1,4 @@
-"""What every part of a backend on a database shares: the database, while the part is open."""
+"""What all parts of a database backend share: the database, for as long as the part is open."""
 
 from collections.abc import Iterable, Sequence
 from typing import Generic, Protocol, Self, TypeVar
@@ -14,7 +14,7 @@ from helix_agents.ports.state_store import StoreLimits
 
 
 class SharedDatabase(Protocol):
-    """A database that several parts have open together."""
+    """A database that several parts share while they are open."""
 
     name: str
 
@@ -23,11 +23,11 @@ class SharedDatabase(Protocol):
         ...
 
     def wake_everybody(self) -> None:
-        """Have whoever waits here look again."""
+        """Make all waiting tasks look again."""
         ...
 
     async def close(self) -> None:
-        """Count one part less; the last one closes it."""
+        """Count one part less; the last one closes the database."""
         ...
 
 
@@ -35,7 +35,7 @@ DatabaseT = TypeVar("DatabaseT", bound=SharedDatabase)
 
 
 class Part(Generic[DatabaseT]):
-    """A part on an open database: once it is closed it refuses work, whatever other parts still do there."""
+    """A part on an open database. Once closed it refuses work, even while other parts still use the database."""
 
     def __init__(self, database: DatabaseT) -> None:
         self._database = database.use()
@@ -48,7 +48,7 @@ class Part(Generic[DatabaseT]):
         return self._database
 
     async def close(self) -> None:
-        """Let the database go, once; whoever waits here hears of it."""
+        """Release the database, once, and wake the tasks that wait here."""
         if not self._closed:
             self._closed = True
             self._database.wake_everybody()
@@ -56,7 +56,7 @@ class Part(Generic[DatabaseT]):
 
 
 class StorePart(Part[DatabaseT]):
-    """A facet of a state store: besides the database it has a namespace, a clock and limits."""
+    """A facet of a state store, which has a namespace, a clock and limits besides the database."""
 
     def __init__(self, database: DatabaseT, *, namespace: str, limits: StoreLimits, clock: Clock) -> None:
         super().__init__(database)
@@ -65,7 +65,7 @@ class StorePart(Part[DatabaseT]):
         self._clock = clock
 
     def _encoded(self, session_id: SessionId, messages: Sequence[Message]) -> list[str]:
-        """Messages as they are stored; encoded by the caller, before the write and once for all tries of it."""
+        """Messages in their stored form. The caller encodes them before the write, once for all retries of it."""
         bodies = [encode(message) for message in messages]
         if self._limits.message_bytes is not None:
             for body in bodies:
@@ -73,7 +73,7 @@ class StorePart(Part[DatabaseT]):
         return [body.decode() for body in bodies]
 
     def _check_staged(self, session_id: SessionId, changes: Iterable[StagedChange]) -> None:
-        """Refuse staged changes that are too large, before anything is written."""
+        """Refuse staged changes that are too large before anything is written."""
         limit = self._limits.staged_write_bytes
         if limit is not None:
             for change in changes:

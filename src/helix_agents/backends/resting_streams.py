@@ -1,4 +1,4 @@
-"""How a stream is claimed, comes to rest and wakes again, for every stream manager: each is one change of its head."""
+"""How a stream is claimed, comes to rest and wakes again, for every stream manager; each is one change of its head."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from helix_agents.ports.streams import StreamManager, StreamReader, StreamWriter
 
 
 class RestingStreams(StreamManager):
-    """The part of a stream manager that needs only two ways to change a stream, and one to add to it."""
+    """The part of a stream manager that only needs two ways to change a stream and one to append to it."""
 
     _writers: WriterSettings
 
@@ -69,22 +69,22 @@ class RestingStreams(StreamManager):
 
     @abstractmethod
     async def _append(self, append: StreamAppend) -> int:
-        """Store what the stream's current writer sends; answers the latest sequence.
+        """Store a batch from the stream's current writer; returns the latest sequence.
 
         Raises:
-            SupersededError: it is not the current writer, or there is no such stream.
+            SupersededError: the sender is not the current writer, or there is no such stream.
         """
 
     @abstractmethod
     async def _rest(
         self, stream_id: StreamId, run_id: RunId, attempt: int, rest: StreamRest, last: StreamAppend | None
     ) -> None:
-        """Leave a stream as its run wants it, after the run's last chunks; one that is not there needs no rest.
+        """Bring a stream to rest the way its run wants, after the run's last chunks. A missing stream needs no rest.
 
         Raises:
-            SupersededError: another run or attempt owns it, or it is not there to take the last chunks.
+            SupersededError: another run or attempt owns the stream, or it is missing and cannot take the last chunks.
         """
 
     @abstractmethod
     async def _change(self, stream_id: StreamId, what: str, change: Callable[[StreamHead, int], StreamHead]) -> None:
-        """Change a stream's head, if there is one; `what` is the operation's name."""
+        """Change a stream's head, if the stream exists; `what` is the operation's name."""

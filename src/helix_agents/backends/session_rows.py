@@ -1,4 +1,4 @@
-"""Rows of the sessions, runs and checkpoints tables as every SQL backend has them, and the records they stand for."""
+"""Rows of sessions, runs and checkpoints as every SQL backend stores them, and the records they represent."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -38,7 +38,7 @@ RUN_FIELDS = (
     "ended_at",
 )
 RUN_COLUMNS = ", ".join(RUN_FIELDS)
-# Whose session it is comes last: few runs are recent, and few calls wait, however many sessions there are.
+# The check on the session's owner comes last: few runs are recent and few calls wait, however many sessions there are.
 _AGENT = (
     "(SELECT agent_type FROM __agents_sessions s WHERE s.namespace = {0}.namespace AND s.session_id = {0}.session_id)"
 )
@@ -55,7 +55,7 @@ CHECKPOINT_COLUMNS = (
 
 
 class SessionColumns(Protocol):
-    """The columns of a session's row that its record is made of; texts are JSON."""
+    """The columns of a session's row that make up its record; text columns hold JSON."""
 
     session_id: str
     root_session_id: str
@@ -87,7 +87,7 @@ class SessionColumns(Protocol):
 
 
 class CommitColumns(Protocol):
-    """The columns of a session's row that tell of the last step its current run committed."""
+    """The columns of a session's row that describe the last step its current run committed."""
 
     session_id: str
     commit_attempt: int
@@ -96,7 +96,7 @@ class CommitColumns(Protocol):
 
 
 def was_committed(row: CommitColumns, current: RunRecord | None, commit: StepCommit) -> bool:
-    """Whether this very commit was made before, and its first answer is wanted; False when it is new and may write.
+    """Whether this very commit was already made, so that its first answer is due; False if it is new and may write.
 
     Raises:
         SupersededError: another run or attempt is current, the run ended, or a later commit was made.
@@ -113,7 +113,7 @@ def was_committed(row: CommitColumns, current: RunRecord | None, commit: StepCom
 
 
 def put_record(row: SessionColumns, record: SessionState) -> None:
-    """Write a record's fields into its row; counts and pointers of the row stay."""
+    """Write a record's fields into its row; the row's counts and pointers stay unchanged."""
     row.agent_type = record.agent_type
     row.status = record.status
     row.version = record.version
@@ -131,7 +131,7 @@ def put_record(row: SessionColumns, record: SessionState) -> None:
 
 
 def record_of(row: SessionColumns) -> SessionState:
-    """The session record of a row, without its custom state and the rows that others write."""
+    """The session record of a row, without its custom state and without the rows that other operations write."""
     detail = decode(row.detail, SessionDetail)
     return SessionState(
         session_id=row.session_id,
@@ -195,17 +195,17 @@ def summary_of(row: Sequence[Any]) -> SessionSummary:
 
 
 def encode_tags(tags: tuple[str, ...]) -> str | None:
-    """Tags as their column holds them."""
+    """Tags in the form of their column."""
     return encode(tags).decode() if tags else None
 
 
 def encode_metadata(metadata: dict[str, str]) -> str | None:
-    """Metadata as its column holds it."""
+    """Metadata in the form of its column."""
     return encode(metadata).decode() if metadata else None
 
 
 def encode_suspension(context: SuspensionContext | None) -> str | None:
-    """The suspension context as its column holds it."""
+    """The suspension context in the form of its column."""
     return encode(context).decode() if context is not None else None
 
 
@@ -215,7 +215,7 @@ def checkpoint_name(number: int | None) -> str | None:
 
 
 def checkpoint_number(name: str) -> int | None:
-    """The row of a checkpoint id, or None when no checkpoint can have this id."""
+    """The row number of a checkpoint id, or None if no checkpoint can have this id."""
     version, _, place = name.partition("-")
     segment, _, number = place.partition("-")
     try:
@@ -248,14 +248,14 @@ def checkpoint_of(row: Sequence[Any]) -> Checkpoint:
 
 
 class CommitExtra(Record):
-    """What a step commit answers beyond what its checkpoint knows."""
+    """The part of a step commit's answer that its checkpoint does not hold."""
 
     again: bool = False
     pending: tuple[PendingCall, ...] = ()
 
 
 def first_answer(checkpoint: Checkpoint, extra: str | None) -> Committed:
-    """What a step commit answered, for a caller who did not get it; `extra` is what was kept beside its checkpoint."""
+    """The first answer to a step commit, for a caller that never got it; `extra` was stored beside its checkpoint."""
     more = decode(extra, CommitExtra) if extra is not None else CommitExtra()
     return Committed(
         checkpoint_id=checkpoint.checkpoint_id,
@@ -275,7 +275,7 @@ def version_of(checkpoint_id: CheckpointId) -> int:
 
 
 def recent_runs(namespace: str, agent: str | None, since: int) -> tuple[str, tuple[Any, ...]]:
-    """The statement that finds the runs which are not over, or ended since a time, and its values."""
+    """The statement that finds the runs that are still going or ended since a time, and its values."""
     runs = f"{_RUNS} AND status = 'running' UNION ALL {_RUNS} AND ended_at >= ?"
     whose, given = ("agent IS NOT NULL", ()) if agent is None else ("agent = ?", (agent,))
     text = f"SELECT * FROM ({runs}) AS recent WHERE {whose} ORDER BY started_at, session_id, turn"
@@ -283,7 +283,7 @@ def recent_runs(namespace: str, agent: str | None, since: int) -> tuple[str, tup
 
 
 def waiting_calls(namespace: str, agent: str | None = None) -> tuple[str, tuple[Any, ...]]:
-    """The statement that finds the calls which wait, and its values."""
+    """The statement that finds the waiting calls, and its values."""
     whose, given = ("", ()) if agent is None else (f" AND {_AGENT.format('p')} = ?", (agent,))
     text = (
         f"SELECT body FROM __agents_pending_calls p WHERE namespace = ? AND state = 'waiting'{whose}"
@@ -293,7 +293,7 @@ def waiting_calls(namespace: str, agent: str | None = None) -> tuple[str, tuple[
 
 
 def run_summary(row: Sequence[Any]) -> RunSummary:
-    """A row that `recent_runs` finds."""
+    """The run in a row of `recent_runs`."""
     run_id, session_id, agent, turn, status, started_at, ended_at = row
     return RunSummary(
         run_id=run_id,

@@ -1,4 +1,4 @@
-"""The rules of a stream, written once for every manager: who may write, which number a chunk gets, what goes."""
+"""The rules of streams, written once for every manager: who may write, how chunks are numbered, what gets removed."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -27,12 +27,12 @@ UNKNOWN_STEP: Final = 1 << 62
 
 
 class StreamHead(Record):
-    """All that is known of a stream besides its chunks.
+    """Everything known about a stream besides its chunks.
 
-    `writer` numbers those who wrote, `batch` is the last thing the current one stored. Numbers below `floor` were
-    truncated. `committed` is the newest `step_committed` of the stream's own session. `top_step` bounds a search: no
-    content of the current run is of a later step, and content of that step begins at `top_first` at the earliest.
-    `prunable_since` is when the stream came to rest with something left to prune.
+    `writer` counts the writers so far, and `batch` is the last batch the current one stored. Chunks numbered below
+    `floor` were truncated. `committed` is the newest `step_committed` of the stream's own session. `top_step` bounds
+    searches: the current run has no content of a later step, and content of that step starts at `top_first` at the
+    earliest. `prunable_since` is when the stream came to rest with something left to prune.
     """
 
     stream_id: StreamId
@@ -59,7 +59,7 @@ class StreamHead(Record):
 
 
 class Claim(Record):
-    """Which run a call is made for."""
+    """The run on whose behalf a call is made."""
 
     stream_id: StreamId
     run_id: RunId
@@ -73,7 +73,7 @@ class Claim(Record):
 
 
 def checked_claim(stream_id: StreamId, run_id: RunId, turn: int, attempt: int) -> Claim:
-    """A claim whose ids were checked, as it brings them in.
+    """A claim whose ids have been checked.
 
     Raises:
         InvalidIdError: one of them cannot be an id.
@@ -84,7 +84,7 @@ def checked_claim(stream_id: StreamId, run_id: RunId, turn: int, attempt: int) -
 
 
 def new_head(claim: Claim, agent_type: str, now: int) -> StreamHead:
-    """A stream that nobody wrote to yet."""
+    """A stream that has had no writer yet."""
     return StreamHead(
         stream_id=claim.stream_id,
         agent_type=agent_type,
@@ -100,7 +100,7 @@ def claimed(head: StreamHead, claim: Claim, now: int) -> StreamHead:
     """The stream, active and owned by the claimant.
 
     Raises:
-        SupersededError: a later turn, or a later attempt of the same run, owns it.
+        SupersededError: a later turn, or a later attempt of the same run, owns the stream.
     """
     active = replace(
         head, status="active", prunable_since=None, end_status=None, output=None, error=None, updated_at=now
@@ -111,7 +111,7 @@ def claimed(head: StreamHead, claim: Claim, now: int) -> StreamHead:
         return replace(active, attempt=claim.attempt, turn=max(claim.turn, head.turn))
     if claim.turn < head.turn:
         raise superseded(claim, f"run {head.run_id!r} of a later turn took over")
-    # A run of a later turn is new here; of any other it is not known what it wrote before.
+    # A run of a later turn is new to this stream. Any other run may have written before, and what it wrote is unknown.
     top_step, top_first = (-1, head.latest + 1) if claim.turn > head.turn else (UNKNOWN_STEP, 1)
     return replace(
         active,
@@ -124,7 +124,7 @@ def claimed(head: StreamHead, claim: Claim, now: int) -> StreamHead:
 
 
 def can_join(head: StreamHead | None, claim: Claim) -> bool:
-    """Whether the claimant's attempt has a writer that one more handle can stand for."""
+    """Whether the claimant's attempt already has a writer that another handle can join."""
     if head is None or head.status != "active" or head.writer == 0:
         return False
     return (head.run_id, head.attempt) == (claim.run_id, claim.attempt)
@@ -133,22 +133,22 @@ def can_join(head: StreamHead | None, claim: Claim) -> bool:
 def with_new_writer(
     head: StreamHead | None, claim: Claim, agent_type: str, max_chunks: int | None, now: int
 ) -> StreamHead:
-    """The stream with one more writer, who shuts out all earlier ones.
+    """The stream with a new writer, which shuts out all earlier ones.
 
     Raises:
-        SupersededError: a later turn or attempt owns it, or this attempt has brought it to rest.
+        SupersededError: a later turn or attempt owns the stream, or this attempt has brought it to rest.
     """
     if head is None:
         return replace(new_head(claim, agent_type, now), writer=1, max_chunks=max_chunks)
     owned = claimed(head, claim, now)
     if head.status != "active" and (head.run_id, head.attempt) == (claim.run_id, claim.attempt):
-        # A late repeat of work that was done; a writer would leave readers waiting on a run that is over.
+        # A late repeat of finished work. A new writer would leave readers waiting on a run that is over.
         raise superseded(claim, f"it has {head.status} its stream" if head.status != "paused" else "it is paused")
     return replace(owned, agent_type=agent_type, writer=head.writer + 1, batch=0, max_chunks=max_chunks)
 
 
 def with_started_run(head: StreamHead | None, claim: StreamClaim, run: RunRecord, now: int) -> StreamHead | None:
-    """The stream with a run that begins as its writer; None where it belongs to a later one."""
+    """The stream with a starting run as its writer; None if the stream belongs to a later run or attempt."""
     owner = Claim(stream_id=claim.stream_id, run_id=run.run_id, turn=run.turn, attempt=run.attempt)
     try:
         return with_new_writer(head, owner, claim.agent_type, claim.max_chunks, now)
@@ -157,12 +157,12 @@ def with_started_run(head: StreamHead | None, claim: StreamClaim, run: RunRecord
 
 
 def place_of(head: StreamHead) -> StreamPlace:
-    """Where the stream's newest writer begins."""
+    """Where the stream's newest writer starts."""
     return StreamPlace(writer=head.writer, latest=head.latest)
 
 
 def head_at(stream_id: StreamId, run_id: RunId, place: StreamPlace) -> StreamHead:
-    """As much of a stream as the writer of a run's first attempt needs."""
+    """The parts of a stream's head that the writer of a run's first attempt needs."""
     return StreamHead(
         stream_id=stream_id,
         agent_type="",
@@ -175,10 +175,10 @@ def head_at(stream_id: StreamId, run_id: RunId, place: StreamPlace) -> StreamHea
 
 
 def check_append(head: StreamHead, append: StreamAppend, chunk_bytes: int | None = None) -> None:
-    """Let pass what the stream's current writer sends.
+    """Accept an append only from the stream's current writer.
 
     Raises:
-        SupersededError: it is not the current writer, or the stream does not take chunks any more.
+        SupersededError: the sender is not the current writer, or the stream no longer takes chunks.
         ChunkTooLargeError: a chunk is larger than `chunk_bytes`.
     """
     claim = claim_of(append)
@@ -193,10 +193,10 @@ def check_append(head: StreamHead, append: StreamAppend, chunk_bytes: int | None
 
 
 def check_owner(head: StreamHead, claim: Claim) -> None:
-    """Let pass the run that owns the stream, in its present attempt or a later one.
+    """Accept only the run that owns the stream, in its present attempt or a later one.
 
     Raises:
-        SupersededError: another run, or a later attempt, owns it.
+        SupersededError: another run, or a later attempt, owns the stream.
     """
     if claim.run_id != head.run_id:
         raise superseded(claim, f"run {head.run_id!r} took over")
@@ -205,27 +205,27 @@ def check_owner(head: StreamHead, claim: Claim) -> None:
 
 
 def check_chunk_size(stream_id: StreamId, size: int, limit: int | None) -> None:
-    """Let a chunk pass that is within the limit; None is no limit.
+    """Accept only a chunk within the limit; None means no limit.
 
     Raises:
-        ChunkTooLargeError: it is larger.
+        ChunkTooLargeError: the chunk is larger.
     """
     if limit is not None and size > limit:
         raise ChunkTooLargeError(stream_id, size, limit)
 
 
 def claim_of(append: StreamAppend) -> Claim:
-    """Whose append it is."""
+    """The claim of the run that sends an append."""
     return Claim(stream_id=append.stream_id, run_id=append.run_id, attempt=append.attempt)
 
 
 def deleted(append: StreamAppend) -> SupersededError:
-    """What a writer gets whose stream is not there any more."""
+    """The error for a writer whose stream no longer exists."""
     return superseded(claim_of(append), "the stream was deleted")
 
 
 def superseded(claim: Claim, reason: str) -> SupersededError:
-    """What a writer gets that has to stop."""
+    """The error for a writer that has to stop."""
     return SupersededError(claim.stream_id, claim.run_id, claim.attempt, reason)
 
 
@@ -235,18 +235,18 @@ def superseded(claim: Claim, reason: str) -> SupersededError:
 
 
 def is_repeated(head: StreamHead, append: StreamAppend) -> bool:
-    """Whether the stream has stored this batch already; asked after `check_append`."""
+    """Whether the stream has already stored this batch; called after `check_append`."""
     return append.batch != 0 and append.batch <= head.batch
 
 
 def appended(head: StreamHead, append: StreamAppend, now: int) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
-    """The stream after an append, and the chunks under their numbers."""
+    """The stream after an append, and the chunks with their sequence numbers."""
     grown, chunks = numbered(head, append.chunks, now)
     return replace(grown, batch=append.batch or head.batch), chunks
 
 
 def numbered(head: StreamHead, chunks: Sequence[StreamChunk], now: int) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
-    """The stream with these chunks at its end, and the chunks under their numbers."""
+    """The stream with these chunks at its end, and the chunks with their sequence numbers."""
     placed = tuple(replace(chunk, sequence=sequence) for sequence, chunk in enumerate(chunks, head.latest + 1))
     growth = growth_of(chunks, head.run_id)
     top_step, top_first = head.top_step, head.top_first
@@ -265,7 +265,7 @@ def numbered(head: StreamHead, chunks: Sequence[StreamChunk], now: int) -> tuple
 
 
 class Growth(NamedTuple):
-    """What chunks at the end of a stream change in its head, by their places, which count from 1."""
+    """How chunks at the end of a stream change its head; chunks are identified by place, counted from 1."""
 
     committed: int
     top_step: int
@@ -273,8 +273,11 @@ class Growth(NamedTuple):
 
 
 def growth_of(chunks: Sequence[StreamChunk], run_id: RunId) -> Growth:
-    """The place of the last `step_committed` of the stream's own session, 0 if there is none; the latest step of which
-    the run says something, and the first place of that."""
+    """How these chunks change the head of a stream that this run owns.
+
+    `committed` is the place of the last `step_committed` of the stream's own session, 0 if there is none. `top_step` is
+    the latest step the run has content for, and `top_first` is the place of the first content of that step.
+    """
     committed, top_step, top_first = 0, -1, 0
     for place, chunk in enumerate(chunks, 1):
         if isinstance(chunk, StepCommitted) and chunk.parent_tool_call_id is None:
@@ -285,19 +288,19 @@ def growth_of(chunks: Sequence[StreamChunk], run_id: RunId) -> Growth:
 
 
 def search_from(head: StreamHead, run_id: RunId, step: int, after: int = 0) -> int:
-    """The lowest number above `after` at which content of this step of a run, or of a later step, can be."""
+    """The lowest number above `after` that can hold content of this step of a run, or of a later step."""
     if run_id != head.run_id or step < head.top_step:
         return max(head.floor, after + 1)
     return max(head.top_first if step == head.top_step else head.latest + 1, after + 1)
 
 
 def is_content(chunk: StreamChunk, run_id: RunId, step: int) -> bool:
-    """Whether a chunk goes when this step of a run, and all later ones, are discarded."""
+    """Whether a chunk is removed when this step of a run and all later ones are discarded."""
     return chunk.run_id == run_id and chunk.step >= step and not isinstance(chunk, MARKERS)
 
 
 def ranges_of(found: Iterable[tuple[int, bool]]) -> list[tuple[int, int]]:
-    """The inclusive ranges of what goes, from all numbers searched, in order, each with whether it goes."""
+    """The inclusive ranges of chunks to remove, given every number searched, in order, and whether it is removed."""
     ranges: list[tuple[int, int]] = []
     connected = False
     for sequence, goes in found:
@@ -312,7 +315,7 @@ def ranges_of(found: Iterable[tuple[int, bool]]) -> list[tuple[int, int]]:
 def discarded(
     head: StreamHead, claim: Claim, step: int, ranges: Sequence[tuple[int, int]], gone: int, now: int, after: int = 0
 ) -> tuple[StreamHead, tuple[StreamChunk, ...]]:
-    """The stream after `gone` chunks in these ranges above `after` went, and the chunks that say so."""
+    """The stream after `gone` chunks in these ranges above `after` were removed, and the chunks that report it."""
     notes = tuple(
         StepDiscarded(
             session_id=head.stream_id,
@@ -332,7 +335,7 @@ def discarded(
 
 
 def trimmed(head: StreamHead, floor: int, gone: int) -> StreamHead:
-    """The stream after the `gone` chunks below `floor` went for lack of room or by age."""
+    """The stream after the `gone` chunks below `floor` were removed for lack of room or by age."""
     return replace(head, floor=max(floor, head.floor), count=head.count - gone)
 
 
@@ -342,7 +345,7 @@ def pruned(head: StreamHead) -> StreamHead:
 
 
 def prunable_below(head: StreamHead) -> int:
-    """Numbers below this one may go by age: what a paused stream said since its last commit is nowhere else."""
+    """Chunks below this number may go by age; what a paused stream wrote since its last commit exists nowhere else."""
     return head.committed + 1 if head.status == "paused" else head.latest + 1
 
 
@@ -352,10 +355,10 @@ def prunable_below(head: StreamHead) -> int:
 
 
 def rested(head: StreamHead, claim: Claim, rest: StreamRest, now: int) -> StreamHead:
-    """The stream as its run left it; a stream that ended or failed stays as it first did.
+    """The stream as its run left it; one that has ended or failed keeps its first outcome.
 
     Raises:
-        SupersededError: another run, or a later attempt, owns it.
+        SupersededError: another run, or a later attempt, owns the stream.
     """
     check_owner(head, claim)
     if head.status in ("ended", "failed") or head.status == rest.status:
@@ -373,23 +376,23 @@ def rested(head: StreamHead, claim: Claim, rest: StreamRest, now: int) -> Stream
 
 
 def last_of(append: StreamAppend, end: StreamEnd, committed: Committed, now: int) -> StreamAppend:
-    """What a stream gets, after the chunks that rode in a commit, to come to rest with it."""
+    """The final append that brings a stream to rest, after the chunks that a commit carried."""
     markers = tuple(replace(marker, timestamp=marker.timestamp or now) for marker in told_of(committed, end.markers))
     return replace(append, batch=append.batch and append.batch + 1, chunks=markers, bodies=())
 
 
 def check_last(head: StreamHead, claim: Claim, last: StreamAppend, chunk_bytes: int | None = None) -> bool:
-    """Whether the last chunks of a run that leaves its stream are still to be stored.
+    """Whether the last chunks of a run that leaves its stream have yet to be stored.
 
     Raises:
-        SupersededError: another run or attempt owns the stream, or it does not take the chunks.
+        SupersededError: another run or attempt owns the stream, or the stream does not take the chunks.
         ChunkTooLargeError: a chunk is larger than `chunk_bytes`.
     """
     check_owner(head, claim)
     if claim_of(last) != claim:
         raise superseded(claim, f"its last chunks are of run {last.run_id!r}, attempt {last.attempt}")
     if (last.attempt, last.writer) == (head.attempt, head.writer) and is_repeated(head, last):
-        # The stream took them before, and may have come to rest with them.
+        # The stream already took these chunks, and may have come to rest with them.
         return False
     check_append(head, last, chunk_bytes)
     return True
@@ -403,7 +406,7 @@ def resumed(head: StreamHead, now: int) -> StreamHead:
 
 
 def info_of(head: StreamHead, first_sequence: int | None) -> StreamInfo:
-    """What anybody may know of a stream; `first_sequence` is that of the oldest chunk there, if there is one."""
+    """A stream's public description; `first_sequence` is that of its oldest stored chunk, if there is one."""
     return StreamInfo(
         stream_id=head.stream_id,
         status=head.status,
@@ -421,7 +424,7 @@ def info_of(head: StreamHead, first_sequence: int | None) -> StreamInfo:
 
 
 def notice(head: StreamHead, cursor: int, now: int) -> Truncated | StreamResync | None:
-    """What a reader at this cursor has to be told before it reads on; the note takes the place of what is missing."""
+    """What a reader at this cursor must be told before it reads on; the note takes the place of the missing chunks."""
     if cursor > head.latest:
         return StreamResync(
             session_id=head.stream_id,
@@ -444,6 +447,6 @@ def notice(head: StreamHead, cursor: int, now: int) -> Truncated | StreamResync 
 
 
 def failure_of(head: StreamHead) -> StreamFailedError:
-    """What a reader of a failed stream gets when it has read everything."""
+    """The error a reader of a failed stream gets once it has read everything."""
     error = head.error or StreamError(code="unknown", message="no reason was given")
     return StreamFailedError(head.stream_id, error.code, error.message)

@@ -1,4 +1,4 @@
-"""Usage added up per day, agent and source in one statement of SQL."""
+"""Usage summed per day, agent and source in one SQL statement."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +9,10 @@ _TOKENS = ("prompt", "completion", "reasoning", "cached", "total")
 
 
 def usage_by_day(field: Callable[..., str], conditions: str) -> str:
-    """The statement. `field` gives what stands at a path in the JSON of an entry as a text, or NULL where it is left
-    out because it is the default."""
+    """The statement.
+
+    `field` gives the value at a path in an entry's JSON as text, or NULL if it was left out because it is the default.
+    """
     tokens = [_sum(field("tokens", name), "bigint") for name in _TOKENS]
     day = f"recorded_at - recorded_at % {DAY_MS}"
     failures = f"sum(CASE WHEN {field('success')} = 'false' THEN 1 ELSE 0 END)"
@@ -26,7 +28,7 @@ def _sum(text: str, kind: str) -> str:
 
 
 def day_of(row: Sequence[Any]) -> UsageOfDay:
-    """One line of the statement's answer."""
+    """One row of the statement's result."""
     day, agent_type, source_type, source_name, calls, failures, amount, *tokens = row
     return UsageOfDay(
         day=day,

@@ -1,4 +1,4 @@
-"""Tasks that wait for a topic, and the ring that wakes them from any thread."""
+"""Tasks that wait for a topic, and the rings that wake them from any thread."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Waiter:
-    """One task that listens. A ring is remembered until it is waited for, so none is missed in between."""
+    """One listening task. A ring is remembered until the task waits for it, so none is missed in between."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -21,7 +21,8 @@ class Waiter:
                 await self._rung.wait()
         except TimeoutError:
             return False
-        # In this order a ring that comes now is either scheduled again or seen by whoever looks after this returns.
+        # In this order, a ring that arrives now is either scheduled again or seen by the caller when it looks after the
+        # wait.
         self._rung.clear()
         self._scheduled = False
         return True
@@ -34,12 +35,12 @@ class Waiter:
         try:
             self._loop.call_soon_threadsafe(self._rung.set)
         except RuntimeError:
-            # The loop was closed, and with it whatever waited there.
+            # The loop was closed, along with every task that waited on it.
             return
 
 
 class Wakeups:
-    """Who listens to what within one process."""
+    """The listeners of one process, by topic."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +48,7 @@ class Wakeups:
 
     @contextmanager
     def listen(self, topic: str) -> Generator[Waiter]:
-        """Listen to a topic: rings from here on are remembered."""
+        """Listen to a topic; rings are remembered from here on."""
         waiter = Waiter()
         with self._lock:
             self._waiters.setdefault(topic, set()).add(waiter)
@@ -60,11 +61,11 @@ class Wakeups:
                     del self._waiters[topic]
 
     def anybody(self) -> bool:
-        """Whether anybody listens to anything; who begins to a moment later looks for himself."""
+        """Whether anybody listens to anything. A listener that starts a moment later looks for itself."""
         return bool(self._waiters)
 
     def ring(self, topics: Iterable[str]) -> None:
-        """Wake whoever listens to one of the topics; callable from any thread, never waits."""
+        """Wake every listener of these topics; callable from any thread, never waits."""
         with self._lock:
             waiters = [waiter for topic in topics for waiter in self._waiters.get(topic, ())]
         for waiter in waiters:

@@ -1,1 +1,1 @@
-"""What an agent may be given besides its tools: state that outlives it, and the vault that protects copies of it."""
+"""What an agent can have besides its tools: state that outlives it, and the vault that protects copies of it."""

@@ -1,4 +1,4 @@
-"""Alerts: open until a person closes them; of an agent that nobody looks after, the newest stay."""
+"""Alerts: open until a person closes them; if an agent has too many, the newest are kept."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ CLOSED_AT_ONCE = 1_000
 
 
 async def close_alerts(gateway: Gateway, alert_ids: Sequence[str], *, by: str) -> list[str]:
-    """Close alerts that were dealt with; answers those of them that were open."""
+    """Close alerts that were dealt with; returns those that were open."""
     found = [alert_id for alert_id in dict.fromkeys(alert_ids) if await gateway.store.find(ALERTS, alert_id)]
     await _close(gateway, found, status="closed", by=by)
     return found
 
 
 async def trim_alerts(gateway: Gateway) -> int:
-    """Let the oldest go of an agent that has more open alerts than it may; answers how many. No agent drowns what
-    another one reported."""
+    """Remove the oldest alerts of an agent that has more open alerts than it may; returns how many. No agent can drown
+    out what another one reported."""
     of_agent: dict[str, list[Entry]] = defaultdict(list)
     async for entry in every_entry(gateway.store, ALERTS, values=False):
         of_agent[entry.owner].append(entry)

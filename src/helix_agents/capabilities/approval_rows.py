@@ -1,4 +1,4 @@
-"""Requests for approval as they are stored, by callers without a run."""
+"""Requests for approval by callers without a run, as they are stored."""
 
 from typing import Literal, TypeAlias
 
@@ -13,7 +13,7 @@ OPEN: tuple[Status, ...] = ("pending", "approved", "executing")
 
 
 class ApprovalRow(Record):
-    """One request: the exact call, what a person is shown, and what became of it."""
+    """One request: the exact call, what a person is shown, and its outcome."""
 
     digest: str
     agent: str
@@ -37,7 +37,7 @@ def row_of(entry: Entry) -> ApprovalRow:
 
 
 async def find_approval(store: EntryStore, approval_id: str) -> Entry | None:
-    """A request, open or over; None when there is none, or none any more."""
+    """A request, open or decided; None if there is none, or no longer."""
     # In the order in which it moves, so that it is not missed on its way.
     for scope in (APPROVALS, DECIDED):
         entry = await store.find(scope, approval_id)

@@ -1,11 +1,12 @@
 """Approvals for callers without a run: a row with the exact call, decided by a person, which then runs once.
 
 pending → approved → executing → executed | failed, or pending → rejected | expired. Every arrow is a compare-and-set,
-so of two clicks one counts. The stored call runs, not one that a caller sends again. A process that dies while it runs
-leaves `executing`; what the call made durable was remembered with it, so `resume_approvals` knows whether to run it.
+so of two clicks one counts. The stored call runs, not one that a caller sends again. A process that dies while the call
+runs leaves `executing`; what the call made durable was remembered with it, so `resume_approvals` knows whether to run
+it.
 
-A request that is over moves to a scope of its own, so that nobody who asks looks at those that were decided before. It
-can be read there for as long as answers are remembered; the audit log says for ever who decided what.
+A request that is decided moves to its own scope, so that looking for open requests does not read the decided ones. It
+can be read there for as long as results are remembered; the audit log records forever who decided what.
 """
 
 from contextlib import suppress
@@ -28,9 +29,9 @@ LEASE_MS = 10 * 60 * 1000
 
 
 async def request_approval(gateway: Gateway, call: Call) -> str:
-    """Ask for a call, or join a request for the same one that still waits; answers the request's id. Of many who ask at
-    once, one does."""
-    # What is asked of one session is not done in another.
+    """Request approval for a call, or join a waiting request for the same call; returns the request's id. Of many
+    callers at the same time, one creates it."""
+    # A call requested in one session is not made in another.
     here = f"/{call.caller.session_id}" if call.capability.in_session else ""
     while True:
         asked = await gateway.store.find(ASKED, call.digest + here)
@@ -68,10 +69,10 @@ async def _still_waits(gateway: Gateway, approval_id: str) -> bool:
 async def decide_approval(
     gateway: Gateway, approval_id: str, *, approved: bool, by: str, reason: str | None = None
 ) -> ApprovalRow:
-    """Decide a request, once, and run the call if it was approved; answers how it ended.
+    """Decide a request, once, and run the call if it was approved; returns how it ended.
 
     Raises:
-        InvalidInput: there is no such request, or it was decided already.
+        InvalidInput: there is no such request, or it was already decided.
         ApprovalRejected: it expired before.
     """
     entry, row = await _load(gateway, approval_id)
@@ -83,14 +84,14 @@ async def decide_approval(
     status: Status = "approved" if approved else "rejected"
     moved = await _move(gateway, approval_id, entry, row, status=status, decided_by=by, reason=reason)
     if moved is None:
-        raise InvalidInput("Somebody else decided at the same moment; look at it again.", {})
+        raise InvalidInput("Another person decided at the same moment; read the request again.", {})
     if approved:
         return await run_approved(gateway, approval_id)
     return moved
 
 
 async def run_approved(gateway: Gateway, approval_id: str) -> ApprovalRow:
-    """Run an approved call that nobody runs; answers how it ended, or how it stands if another process has it."""
+    """Run an approved call that no process runs; returns how it ended, or its state if another process has it."""
     entry, row = await _load(gateway, approval_id)
     now = gateway.store.now_ms()
     free = row.status == "approved" or (row.status == "executing" and row.lease_until <= now)
@@ -109,26 +110,26 @@ async def run_approved(gateway: Gateway, approval_id: str) -> ApprovalRow:
         changes = {"status": "executed", "result": result}
     except CapabilityError as problem:
         changes = {"status": "failed", "result": problem.as_data()}
-    # Whoever took it over meanwhile says how it ended.
+    # If another process took it over meanwhile, that process says how it ended.
     mine = msgspec.structs.replace(entry, version=entry.version + 1)
     return await _move(gateway, approval_id, mine, claimed, **changes) or (await _load(gateway, approval_id))[1]
 
 
 async def expire_approvals(gateway: Gateway) -> int:
-    """Let go of requests that nobody decided in time, so that they stop waiting; answers how many."""
+    """Expire requests that were not decided in time, so that they stop waiting; returns how many."""
     expired = 0
     async for entry in every_entry(gateway.store, APPROVALS):
         row = row_of(entry)
         if row.status == "pending" and row.expires_at <= gateway.store.now_ms():
             expired += await _move(gateway, entry.key, entry, row, status="expired") is not None
         elif row.status not in OPEN:
-            # An older version left it here.
+            # Left here by an older version.
             await _store(gateway, entry, row)
     return expired
 
 
 async def resume_approvals(gateway: Gateway) -> int:
-    """Run approved calls whose process died before or while it ran them; answers how many."""
+    """Run approved calls whose process died before or while it ran them; returns how many."""
     resumed = 0
     async for entry in every_entry(gateway.store, APPROVALS):
         row = row_of(entry)
@@ -149,7 +150,7 @@ async def _load(gateway: Gateway, approval_id: str) -> tuple[Entry, ApprovalRow]
 async def _move(
     gateway: Gateway, approval_id: str, entry: Entry, row: ApprovalRow, **changes: Any
 ) -> ApprovalRow | None:
-    """Change a request that nobody changed since; None when somebody did."""
+    """Change a request that was not changed since; None if it was."""
     moved = msgspec.structs.replace(row, **changes)
     line: dict[str, JSON] = {
         "at": shown_time(gateway.store.now_ms()),
@@ -164,7 +165,7 @@ async def _move(
 
 
 async def _store(gateway: Gateway, entry: Entry, row: ApprovalRow, *audit: dict[str, JSON]) -> bool:
-    """Store a request where it belongs, unless somebody changed it since; whether it was done."""
+    """Store a request where it belongs, unless it was changed since; returns whether it was stored."""
     value = encode(row).decode()
     changes: tuple[Change, ...] = (Put(scope=APPROVALS, key=entry.key, value=value, expected_version=entry.version),)
     if row.status not in OPEN:

@@ -31,7 +31,7 @@ async def sign_checkpoint(gateway: Gateway) -> dict[str, JSON]:
 
     Raises:
         VaultError: the vault is locked.
-        AuditBrokenError: what was written since the last checkpoint is no chain; nothing was signed.
+        AuditBrokenError: what was written since the last checkpoint is not a chain; nothing was signed.
     """
     await gateway.flush()
     signer = await Backups(gateway.store, gateway.settings).vault.signer()
@@ -41,10 +41,10 @@ async def sign_checkpoint(gateway: Gateway) -> dict[str, JSON]:
 
 
 async def sign_when_due(gateway: Gateway) -> int:
-    """Sign the log's end if much was written since the last time, or if that is long ago; answers its row, 0 for none.
+    """Sign the log's end if much was written since the last time, or if that was long ago; returns its row, 0 for none.
 
-    A locked vault signs nothing: what is written meanwhile is covered by the first checkpoint after it was unlocked.
-    What goes wrong is logged: whoever sweeps has other things to do as well.
+    A locked vault signs nothing: the first checkpoint after it is unlocked covers what was written meanwhile. Failures
+    are logged, because the sweep has other things to do as well.
     """
     vault = gateway.settings.vault
     if vault is None:
@@ -65,19 +65,19 @@ async def _sign_if_due(gateway: Gateway, signer: CheckpointSigner) -> int:
     end = await _present_end(gateway, last)
     new = end.seq - (last.seq if last is not None else 0)
     now = gateway.store.now_ms()
-    # One that a clock made which was set back since would be young for as long as that.
+    # A checkpoint made before the clock was set back would otherwise stay young for all that time.
     waited = last is None or not shown_time(now - SIGN_AFTER_MS) < last.created_at <= shown_time(now)
     if new < SIGN_AFTER_ROWS and not (new > 0 and waited):
         return 0
     signed = signer.sign(end)
     await _keep(gateway, signed)
-    # Whoever collects the log has it too, away from the machine that could forge it.
+    # Log collectors get it as well, away from the machine that could forge it.
     log_event("audit.checkpoint", store=signed.store_id, seq=signed.seq, head=signed.head, signature=signed.signature)
     return signed.seq
 
 
 async def _last_checkpoint(gateway: Gateway) -> AuditCheckpoint | None:
-    """The newest one that this vault signed for this store."""
+    """The newest checkpoint that this vault signed for this store."""
     vault = gateway.settings.vault
     facts = await vault.find() if vault is not None else None
     if facts is None:
@@ -91,13 +91,13 @@ async def _last_checkpoint(gateway: Gateway) -> AuditCheckpoint | None:
 
 
 async def _present_end(gateway: Gateway, last: AuditCheckpoint | None) -> AuditCheckpoint:
-    """What there is to sign: every row since the last checkpoint follows the one before it."""
+    """The log's end to sign, after checking that every row since the last checkpoint follows the one before it."""
     store = gateway.store
     store_id = await store.store_id()
     seq, head = (0, genesis(store_id)) if last is None else (last.seq, last.head)
     while rows := await store.list_audit(seq, limit=PAGE):
         for row in rows:
-            # What a pruned log begins with follows a row that only the checkpoint knows.
+            # The first row of a pruned log follows a row that only the checkpoint knows.
             begins = last is None and seq == 0
             if (not begins and row.previous != head) or row.hash != row_hash(row.seq, row.previous, row.entry):
                 raise AuditBrokenError(str(checkpoints_file(gateway)), row.seq)
@@ -112,7 +112,7 @@ async def _keep(gateway: Gateway, signed: AuditCheckpoint) -> None:
 
 
 async def verify_audit(gateway: Gateway) -> dict[str, JSON]:
-    """Look at every row, in order, and at every checkpoint; names what is wrong and where."""
+    """Check every row, in order, and every checkpoint; reports what is wrong and where."""
     await gateway.flush()
     store_id = await gateway.store.store_id()
     good, bad = (), ()

@@ -1,4 +1,4 @@
-"""Backups as files: which entries go in, how they are written and read back, and which are kept."""
+"""Backups as files: which entries they hold, how they are written and read back, and which are kept."""
 
 import asyncio
 import hashlib
@@ -34,21 +34,21 @@ DAMAGED = "Wrong key, or the backup file is damaged."
 
 
 class Manifest(Record):
-    """The first line of a backup: what it holds."""
+    """The first line of a backup: what it contains."""
 
     scopes: tuple[str, ...]
     revision: int
 
 
 class Trailer(Record):
-    """The last line of a backup: what it must have held."""
+    """The last line of a backup: what it must have contained."""
 
     rows: int
     sha256: str
 
 
 class BackupRow(Record):
-    """What is known of a backup without opening it."""
+    """What is known about a backup without opening it."""
 
     scope: str
     created_at: str
@@ -60,7 +60,7 @@ class BackupRow(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A backup and the file it is in."""
+    """A backup and its file."""
 
     backup_id: str
     row: BackupRow
@@ -85,20 +85,20 @@ class Backups:
         """The vault, if there is one.
 
         Raises:
-            VaultLocked: none was set up.
+            VaultLocked: no vault was set up.
         """
         if self._settings.vault is None:
             raise VaultLocked("No vault is set up; backups need one.", {"reason": "no_vault"})
         return self._settings.vault
 
     async def scopes_for(self, agent: str | None) -> list[str]:
-        """What a backup of one agent, or of everything, holds."""
+        """The scopes in a backup of one agent, or of everything."""
         if agent is not None:
             return [agent_scope(agent)]
         return [*(usage.scope for usage in await self._store.list_scopes("agent:")), SHARED]
 
     async def create(self, agent: str | None, *, reason: str = "asked for") -> Known:
-        """Write a backup of one revision, verified; it is not known yet."""
+        """Write and verify a backup of one revision; it is not registered yet."""
         folder = self.folder
         await asyncio.to_thread(lambda: folder.mkdir(mode=0o700, parents=True, exist_ok=True))
         async with self._dump(agent) as (scopes, dump):
@@ -119,7 +119,7 @@ class Backups:
                         path, about, Manifest(scopes=tuple(scopes), revision=dump.revision), dump.rows()
                     )
                 except PathRefusedError:
-                    # A file that nobody knows has the name.
+                    # The name belongs to a file without a record.
                     if not await asyncio.to_thread(path.exists):
                         raise
                     continue
@@ -135,8 +135,8 @@ class Backups:
         raise FileExistsError(f"bkp-{stamp(now)}")
 
     async def free_names(self, now: int) -> AsyncIterator[str]:
-        """Names for a backup of this second, each taken in the store: whoever else makes one then, on any machine, gets
-        another, and no name is ever given again."""
+        """Names for a backup of this second, each reserved in the store: another backup at the same time, on any
+        machine, gets another name, and no name is ever given again."""
         for attempt in range(1, MOST_TRIES):
             name = f"bkp-{stamp(now)}" + (f"-{attempt}" if attempt > 1 else "")
             taken = Put(scope=NAMES, key=name, value="1", expected_version=0)
@@ -148,7 +148,7 @@ class Backups:
 
     @asynccontextmanager
     async def _dump(self, agent: str | None) -> AsyncGenerator[tuple[list[str], EntryDump]]:
-        """What goes into a backup, and one revision of it: an agent that is new there is not left out."""
+        """The scopes of a backup and a dump of them at one revision; an agent that is new there is not left out."""
         scopes = await self.scopes_for(agent)
         while True:
             async with self._store.dump(scopes) as dump:
@@ -159,7 +159,7 @@ class Backups:
             scopes = there
 
     async def find(self, backup_id: str) -> Known:
-        """A backup by its id, which is never part of a path.
+        """A backup by its id, which is never used as part of a path.
 
         Raises:
             BackupNotFound: there is none, or its file is gone.
@@ -178,16 +178,16 @@ class Backups:
         return sorted(known, key=lambda each: (each.made_at, each.backup_id), reverse=True)
 
     async def hash_of(self, known: Known) -> str:
-        """The hash of a backup's file as it is now."""
+        """The hash of a backup's file in its present state."""
         return await asyncio.to_thread(hash_of, known.path)
 
     async def rows(
         self, path: Path, *, passphrase: str | None = None, sha256: str | None = None
     ) -> AsyncIterator[Manifest | Sequence[Entry]]:
-        """The manifest, then every row, batch by batch; the end is reached only if all of it was there.
+        """The manifest, then every row, in batches; the end is reached only if everything was there.
 
-        With `sha256`, the very bytes that were read must have this hash: a file that was exchanged since it was looked
-        at is refused before anything of it counts.
+        With `sha256`, exactly the bytes that are read must have this hash: a file that was exchanged since it was
+        checked is refused before anything in it counts.
 
         Raises:
             DecryptionFailed: it is not the file that was written.
@@ -200,8 +200,8 @@ class Backups:
                 raise DecryptionFailed(DAMAGED, {})
 
     async def retire(self, agent: str, made: Known) -> list[str]:
-        """Take away what is too old: never the one that was just made, whatever the clock says, a fresh one from before
-        a restore, or one that somebody is asked about."""
+        """Remove backups that are too old: never the one that was just made, whatever the clock says, a fresh one from
+        before a restore, or one that a waiting approval is about."""
         now = self._store.now_ms()
         gone: list[str] = []
         for known in await self._too_old():
@@ -221,8 +221,8 @@ class Backups:
         return gone
 
     async def _too_old(self) -> list[Known]:
-        """Backups of one agent do not count against those of another, or of everything; those that were asked for not
-        against those from before a restore, or from elsewhere: whoever tries one after the other keeps them all."""
+        """Backups of one agent do not count against those of another, or of everything; requested backups do not count
+        against those from before a restore, or from elsewhere: trying one after another keeps them all."""
         by_kind: dict[tuple[str, str], list[Known]] = defaultdict(list)
         for known in await self.list_known():
             by_kind[known.row.scope, known.row.reason].append(known)
@@ -236,7 +236,7 @@ class Backups:
         return [known for known in found if known.backup_id not in asked]
 
     async def _asked_about(self) -> set[str]:
-        """Backups that a call is about which waits for a person, in a run or from another face."""
+        """Backups that a call waiting for a person's decision is about, in a run or through another interface."""
         seen = await self._store.glance((APPROVALS,))
         inputs: list[JSON] = [call.input for call in seen.pending if call.tool_name.startswith("state__backup__")]
         rows = map(row_of, seen.system[APPROVALS])
@@ -244,7 +244,7 @@ class Backups:
         return {given["backup_id"] for given in inputs if isinstance(given, dict) and "backup_id" in given}
 
     def registration(self, known: Known) -> Put:
-        """The change that makes a backup known."""
+        """The change that registers a backup."""
         return Put(scope=BACKUPS, key=known.backup_id, value=encode(known.row).decode(), expected_version=0)
 
     def _known(self, entry: Entry) -> Known:
@@ -268,7 +268,7 @@ class Backups:
 
 
 async def _parts(reader: BackupReader) -> AsyncIterator[Manifest | Sequence[Entry]]:
-    """Lines out of chunks: the first is the manifest, the last the trailer, all others are rows."""
+    """Lines from chunks: the first is the manifest, the last the trailer, all others are rows."""
     digest, count = hashlib.sha256(), 0
     manifest: Manifest | None = None
     held: bytes | None = None
@@ -299,10 +299,10 @@ async def _parts(reader: BackupReader) -> AsyncIterator[Manifest | Sequence[Entr
 
 
 def scope_name(agent: str | None) -> str:
-    """How the scope of a backup is called."""
+    """The name of a backup's scope."""
     return FULL if agent is None else f"agent:{agent}"
 
 
 def agents_in(scopes: Sequence[str]) -> list[str]:
-    """The agents whose state some scopes are."""
+    """The agents whose state these scopes hold."""
     return [agent for scope in scopes if (agent := agent_of(scope)) is not None]

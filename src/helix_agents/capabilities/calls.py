@@ -1,4 +1,4 @@
-"""One call of a capability: who makes it, what it may reach, and how what it does is made durable and accounted for."""
+"""One call of a capability: who makes it, what it may reach, and how its effects are made durable and audited."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ SECRET_NAMES = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Who calls: always an agent's name, and through which door. An operator is a person who needs no approval."""
+    """Who calls: always an agent's name, and through which interface. An operator is a person who needs no approval."""
 
     agent: str
     face: Face = "python"
@@ -55,18 +55,18 @@ class Caller:
 
     @property
     def is_operator(self) -> bool:
-        """Whether a person calls, who decides for themselves."""
+        """Whether the caller is a person, who decides for themselves."""
         return self.face == "operator"
 
 
 class BoundSession(Protocol):
     """The state of one session, and of no other.
 
-    Every method raises `SessionNotFound` when the session is gone.
+    Every method raises `SessionNotFound` if the session is gone.
     """
 
     async def check_alive(self) -> None:
-        """Pass if the session is still there."""
+        """Check that the session still exists."""
         ...
 
     async def get(self, key: str) -> str | None:
@@ -74,25 +74,25 @@ class BoundSession(Protocol):
         ...
 
     async def set(self, key: str, value: str) -> str | None:
-        """Store a value; answers the one before."""
+        """Store a value; returns the previous one."""
         ...
 
     async def delete(self, key: str) -> str | None:
-        """Remove a key; answers its value."""
+        """Remove a key; returns its value."""
         ...
 
     async def keys(self, prefix: str) -> Sequence[str]:
-        """The keys, in order."""
+        """The keys, sorted."""
         ...
 
     async def clear(self) -> int:
-        """Remove everything; answers how many keys there were."""
+        """Remove everything; returns how many keys there were."""
         ...
 
 
 @dataclass(kw_only=True)
 class Call:
-    """What a handler gets: checked inputs, and a store bound to the caller."""
+    """What a handler receives: checked inputs, and a store bound to the caller."""
 
     gateway: "Gateway"
     caller: Caller
@@ -123,7 +123,7 @@ class Call:
 
     @cached_property
     def digest(self) -> str:
-        """What makes another call the same as this one."""
+        """Two calls with the same digest are the same call."""
         return digest_of(self.capability, self.caller, self.inputs)
 
     @cached_property
@@ -141,7 +141,7 @@ class Call:
     ) -> Transacted:
         """Make changes, with the notice and the audit line of this call, in one transaction.
 
-        `result` is remembered under the call's key, for a repetition that comes after a crash.
+        `result` is remembered under the call's key, for a repetition after a crash.
         """
         written = await self.store.transact(
             EntryTransaction(
@@ -163,13 +163,13 @@ class Call:
             found.append(Put(scope=OUTBOX, key=f"{now:013d}-{self.notice_id}", value=_text(self._notice(now))))
             self.noticed = True
         if result is not None and self.once is not None:
-            # Of two tries of one call, the second finds that there was a first, however late it comes.
+            # Of two attempts of one call, the second finds that there was a first, however late it comes.
             remembered = _text({"result": dict(result)})
             found.append(Put(scope=JOURNAL, key=self.once, value=remembered, expected_version=0))
         return tuple(found)
 
     async def remembered(self) -> dict[str, JSON] | None:
-        """The result of an earlier try of this very call, if it came that far."""
+        """The result of an earlier attempt of this very call, if it got that far."""
         if self.once is None:
             return None
         row = await self.store.find(JOURNAL, self.once)
@@ -179,17 +179,17 @@ class Call:
         return parsed(row.value)["result"]
 
     def was_done(self, conflict: VersionConflict) -> bool:
-        """Whether it was another try of this very call that came first."""
+        """Whether another attempt of this very call came first."""
         return self.once is not None and conflict.context.get("key") == self.once
 
     @cached_property
     def notice_id(self) -> str:
-        """How the notice of this call is known; the same for every try of it."""
+        """The id of this call's notice; the same for every attempt."""
         identity = self.once if self.once is not None else self.ids.new("notice")
         return hashlib.sha256(identity.encode()).hexdigest()[:24]
 
     def _notice(self, now: int) -> dict[str, JSON]:
-        """What the supervisor is told of a call."""
+        """What the supervisor is told about a call."""
         return {
             "id": self.notice_id,
             "type": "state.notification",
@@ -202,7 +202,7 @@ class Call:
         }
 
     def audit_line(self, status: str, /, **more: JSON) -> dict[str, JSON]:
-        """What the audit log keeps of this call: who, what and by which rule, never a value."""
+        """What the audit log records about this call: who, what and by which rule, never a value."""
         line: dict[str, JSON] = {
             "at": shown_time(self.store.now_ms()),
             "agent": self.caller.agent,
@@ -225,7 +225,7 @@ class Call:
 
 
 def digest_of(capability: Capability, caller: Caller, inputs: Mapping[str, Any]) -> str:
-    """What makes two calls the same: capability, version, caller and every input."""
+    """Identifies a call by capability, version, caller and every input."""
     exact = {
         "capability": capability.name,
         "version": capability.version,
@@ -236,7 +236,7 @@ def digest_of(capability: Capability, caller: Caller, inputs: Mapping[str, Any])
 
 
 def redacted(inputs: Mapping[str, Any]) -> dict[str, JSON]:
-    """Inputs without values and secrets: their place is kept, with what tells two apart."""
+    """Inputs without values and secrets: a placeholder is kept that tells two of them apart."""
     shown: dict[str, JSON] = {}
     for name, value in inputs.items():
         if value is None:
@@ -245,7 +245,7 @@ def redacted(inputs: Mapping[str, Any]) -> dict[str, JSON]:
             text = msgspec.json.encode(value, order="sorted")
             shown[name] = {"sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
         elif isinstance(value, dict):
-            # The inputs of another call, which policy.explain is asked about.
+            # The inputs of another call, about which policy.explain is asked.
             shown[name] = redacted(cast("dict[str, Any]", value))
         else:
             shown[name] = value
@@ -253,7 +253,7 @@ def redacted(inputs: Mapping[str, Any]) -> dict[str, JSON]:
 
 
 def rows_of(entries: Sequence[Entry]) -> list[dict[str, JSON]]:
-    """Rows of a scope of the capabilities themselves, each with its key as `id`."""
+    """Rows of one of the capabilities' own scopes, each with its key as `id`."""
     return [{"id": entry.key, **parsed(entry.value)} for entry in entries]
 
 

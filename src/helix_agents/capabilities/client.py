@@ -31,7 +31,7 @@ LONGEST_WAIT_SECONDS = 0.05
 
 @dataclass
 class Updating:
-    """A shared value in the making: set `value`, and leaving the block writes it."""
+    """A shared value that is being changed: set `value`, and leaving the block writes it."""
 
     value: Any
     version: int
@@ -39,7 +39,7 @@ class Updating:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A value with what is known of it."""
+    """A value and what is known about it."""
 
     value: JSON
     version: int
@@ -55,23 +55,23 @@ class SessionPart(_Part):
     """`state.session.*`."""
 
     async def get(self, key: str) -> JSON:
-        """The value under a key, None if there is none."""
+        """The value under a key; None if there is none."""
         return (await self._state.call("state.session.get", key=key))["value"]
 
     async def set(self, key: str, value: JSON) -> JSON:
-        """Store a value; answers the one before."""
+        """Store a value; returns the previous one."""
         return (await self._state.call("state.session.set", key=key, value=value))["previous_value"]
 
     async def delete(self, key: str) -> bool:
-        """Remove a key; whether there was one."""
+        """Remove a key; returns whether it existed."""
         return (await self._state.call("state.session.delete", key=key))["deleted"]
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """The keys, in order."""
+        """The keys, sorted."""
         return (await self._state.call("state.session.list", prefix=prefix))["keys"]
 
     async def clear(self) -> int:
-        """Remove everything; answers how many keys there were."""
+        """Remove everything; returns how many keys there were."""
         return (await self._state.call("state.session.clear"))["removed_count"]
 
 
@@ -79,26 +79,26 @@ class PersistentPart(_Part):
     """`state.persistent.*`."""
 
     async def get(self, key: str, *, version: int | None = None) -> Stored:
-        """A key's latest version, or one that is kept."""
+        """A key's latest version, or an earlier one that is still kept."""
         found = await self._state.call("state.persistent.get", key=key, **_given(version=version))
         return Stored(value=found["value"], version=found["version"], found=found["found"])
 
     async def set(self, key: str, value: JSON, *, expected_version: int | None = None) -> int:
-        """Store a new version; answers its number."""
+        """Store a new version; returns its number."""
         given = _given(expected_version=expected_version)
         return (await self._state.call("state.persistent.set", key=key, value=value, **given))["version"]
 
     async def delete(self, key: str) -> bool:
-        """Remove a key with its history; whether there was one."""
+        """Remove a key with its history; returns whether it existed."""
         return (await self._state.call("state.persistent.delete", key=key))["deleted"]
 
     async def list(self, prefix: str = "", *, limit: int | None = None, cursor: str | None = None) -> dict[str, JSON]:
-        """Keys and what they weigh; `cursor` goes on where the last answer ended."""
+        """Keys and their sizes; `cursor` continues where the last page ended."""
         page = _given(limit=limit, cursor=cursor)
         return await self._state.call("state.persistent.list", prefix=prefix, **page)
 
     async def query(self, prefix: str, *, limit: int | None = None, cursor: str | None = None) -> dict[str, JSON]:
-        """Keys with their values; `cursor` goes on where the last answer ended."""
+        """Keys with their values; `cursor` continues where the last page ended."""
         page = _given(limit=limit, cursor=cursor)
         return await self._state.call("state.persistent.query", prefix=prefix, **page)
 
@@ -116,17 +116,17 @@ class SharedPart(_Part):
         return Stored(value=found["value"], version=found["version"], found=found["found"])
 
     async def set(self, key: str, value: JSON, *, expected_version: int) -> int:
-        """Write on the version that was read; answers the new one."""
+        """Write on the version that was read; returns the new one."""
         given: dict[str, Any] = {"key": key, "value": value, "expected_version": expected_version}
         return (await self._state.call("state.shared.set", **given))["version"]
 
     async def delete(self, key: str, *, expected_version: int | None = None) -> bool:
-        """Remove a key; whether there was one."""
+        """Remove a key; returns whether it existed."""
         given = _given(expected_version=expected_version)
         return (await self._state.call("state.shared.delete", key=key, **given))["deleted"]
 
     async def list(self, prefix: str = "", *, limit: int | None = None, cursor: str | None = None) -> dict[str, JSON]:
-        """Keys, what they weigh and who wrote them; `cursor` goes on where the last answer ended."""
+        """Keys, their sizes and who wrote them; `cursor` continues where the last page ended."""
         page = _given(limit=limit, cursor=cursor)
         return await self._state.call("state.shared.list", prefix=prefix, **page)
 
@@ -135,7 +135,7 @@ class SharedPart(_Part):
         """Read, change and write back in one block: `async with shared.update("counter") as counter`.
 
         Raises:
-            VersionConflict: somebody else wrote it meanwhile; the block has to be run again. `apply` does that.
+            VersionConflict: it was changed meanwhile; run the block again. `apply` does that for you.
         """
         found = await self.get(key)
         updating = Updating(value=found.value, version=found.version)
@@ -143,10 +143,11 @@ class SharedPart(_Part):
         await self.set(key, updating.value, expected_version=found.version)
 
     async def apply(self, key: str, change: Callable[[Any], JSON], *, tries: int = MOST_TRIES) -> JSON:
-        """Write `change(value)` back, again with the newer value whenever another was first; answers what was written.
+        """Write `change(value)` back, again with the newer value whenever another write was first; returns what was
+        written.
 
         Raises:
-            VersionConflict: others were first every time.
+            VersionConflict: another write was first every time.
         """
         wait = FIRST_WAIT_SECONDS
         for attempt in range(tries):
@@ -157,7 +158,7 @@ class SharedPart(_Part):
             except VersionConflict:
                 if attempt + 1 == tries:
                     raise
-                # Anything from not at all to all of it, so that those who met do not meet again.
+                # Wait for a random part of the interval, so that those who met do not meet again.
                 await asyncio.sleep(wait * (jitter() - 1) * 4)
                 wait = min(wait * 2, LONGEST_WAIT_SECONDS)
             else:
@@ -171,12 +172,12 @@ class SharedPart(_Part):
         return Watch(self._state.gateway.store, subscription)
 
     def resume_watch(self, subscription_id: str) -> Watch:
-        """Go on with a cursor where it stands."""
+        """Continue with an existing cursor where it is."""
         return Watch(self._state.gateway.store, subscription_id)
 
 
 class StateClient:
-    """The capabilities as one agent has them. Everything goes through the same gate as an agent's calls."""
+    """The capabilities of one agent. All calls pass the same checks as an agent's calls."""
 
     def __init__(self, gateway: Gateway, *, agent: str, session_id: str | None = None, face: Face = "python") -> None:
         self.gateway = gateway
@@ -188,20 +189,20 @@ class StateClient:
         self.shared = SharedPart(self)
 
     async def call(self, name: str, /, **inputs: Any) -> dict[str, JSON]:
-        """Call a capability by its name; its answer has every declared output.
+        """Call a capability by its name; the result has every declared output.
 
         Raises:
-            CapabilityError: it could not be done; with what to do about it.
+            CapabilityError: it could not be done; the error says what to do about it.
         """
         return await self.gateway.call(self.caller, name, inputs)
 
     async def with_session(self) -> "StateClient":
-        """The same client with a session of its own."""
+        """The same client with its own session."""
         made = await self.call("session.create")
         return self.in_session(str(made["session_id"]))
 
     def in_session(self, session_id: str) -> "StateClient":
-        """The same client in a session that was made before.
+        """The same client in a session that was created before.
 
         Raises:
             InvalidIdError: no session can have this id.
@@ -219,19 +220,19 @@ async def open_state(
     face: Face = "python",
     **options: Any,
 ) -> AsyncGenerator[StateClient]:
-    """A client on the store a URL names: `async with open_state("sqlite:///helix.db", agent="writer") as state`.
+    """A client on the store that a URL names: `async with open_state("sqlite:///helix.db", agent="writer") as state`.
 
     Args:
-        url: The store; that of an executor, if its agents are to see the same state.
+        url: The store; use an executor's store if its agents should see the same state.
         agent: Whose state it is.
         namespace: The tenant within the store.
         settings: Limits, policy, folders and the vault.
-        face: `"operator"` for a person, who decides for themselves what a program or an agent has to ask for.
-        options: What else the backend takes.
+        face: `"operator"` for a person, who needs no approval for what a program or an agent would have to ask for.
+        options: Further options of the backend.
 
     Raises:
-        UnsupportedBackendError: the backend has no place for the state capabilities, as `redis://` has not.
-        InvalidIdError: no agent can be called so.
+        UnsupportedBackendError: the backend cannot hold the state capabilities, such as `redis://`.
+        InvalidIdError: no agent can have this name.
     """
     async with await open_backend(url, namespace=namespace, **options) as backend:
         gateway = Gateway(entries_for(backend.entries, url), settings)

@@ -15,7 +15,7 @@ TIERS: tuple[Tier, ...] = ("autonomous", "notify", "approval_required", "blocked
 
 @dataclass(frozen=True)
 class Field:
-    """One input or output. `added` marks what we give beyond what the capability has always had."""
+    """One input or output. `added` marks what we offer beyond what the capability has always had."""
 
     name: str
     kind: Kind
@@ -30,9 +30,9 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Hint:
-    """What to do about an error. `inputs` are filled from the call and the error: `"{key}"` is the key it was about.
+    """What to do about an error. `inputs` are filled from the call and the error: `"{key}"` is the key in question.
 
-    `command` is what an operator types where no capability helps.
+    `command` is what an operator types if no capability helps.
     """
 
     action: str
@@ -42,7 +42,7 @@ class Hint:
     command: str | None = None
 
     def filled(self, known: Mapping[str, Any]) -> Recovery:
-        """The hint for one error; an input that nothing is known about is left out."""
+        """The hint for one error; an input about which nothing is known is left out."""
         if self.capability is None:
             return Recovery(action=self.action, description=self.description)
         filled: dict[str, JSON] = {}
@@ -55,7 +55,7 @@ class Hint:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorCase:
-    """One error a capability may answer with, and what to do about it."""
+    """One error that a capability may return, and what to do about it."""
 
     error: str
     description: str
@@ -64,7 +64,7 @@ class ErrorCase:
 
 @dataclass(frozen=True)
 class SideEffect:
-    """Something a call changes beside its answer."""
+    """Something that a call changes besides its result."""
 
     description: str
     reversible: bool = False
@@ -72,7 +72,7 @@ class SideEffect:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A way the capability is used."""
+    """A typical use of the capability."""
 
     description: str
     steps: tuple[str, ...]
@@ -98,7 +98,7 @@ class Capability:
 
     @property
     def tool_name(self) -> str:
-        """The name models and MCP hosts see: many of them take no dots."""
+        """The name that models and MCP hosts see: many of them do not accept dots."""
         return self.name.replace(".", "__")
 
     @property
@@ -108,12 +108,12 @@ class Capability:
 
     @property
     def destructive(self) -> bool:
-        """Whether a call may take something away."""
+        """Whether a call may remove something."""
         return self.name.rpartition(".")[2] in ("delete", "clear", "restore", "end")
 
     @property
     def in_session(self) -> bool:
-        """Whether a call is about the caller's session."""
+        """Whether a call concerns the caller's session."""
         return self.name.startswith("state.session.") or self.name in ("session.end", "state.shared.watch")
 
     @property
@@ -122,10 +122,10 @@ class Capability:
         return " ".join(part for part in (self.purpose, self.detail, self.when_to_use) if part)
 
     def error_case(self, name: str) -> ErrorCase | None:
-        """What is declared about an error."""
+        """The declaration of an error."""
         return next((case for case in self.errors if case.error == name), None)
 
 
 def capabilities_by_name(*groups: Iterable[Capability]) -> dict[str, Capability]:
-    """All capabilities under their names, in the order they are declared."""
+    """All capabilities by name, in the order in which they are declared."""
     return {capability.name: capability for group in groups for capability in group}

@@ -1,4 +1,4 @@
-"""Files of the capabilities: written whole or not at all, in folders only their owner can read."""
+"""Files of the capabilities: written completely or not at all, in folders that only their owner can read."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ def folder_of(store: EntryStore, settings: StateSettings, name: str) -> Path:
     """The folder for one kind of file.
 
     Raises:
-        IoError: the store has no place on disk, and none was given.
+        IoError: the store has no place on disk, and no folder was given.
     """
     home = settings.directory or store.home
     if home is None:
@@ -32,7 +32,7 @@ def folder_of(store: EntryStore, settings: StateSettings, name: str) -> Path:
 
 
 def _tenant_folder(namespace: str) -> str:
-    """A name for each tenant that no other has, and that leads nowhere else whatever the tenant is called."""
+    """A unique name for each tenant, which leads nowhere else whatever the tenant is called."""
     name = quote(namespace, safe="") or _NO_TENANT
     if namespace == _NO_TENANT or name.startswith("."):
         name = f"%{ord(name[0]):02X}{name[1:]}"
@@ -42,11 +42,11 @@ def _tenant_folder(namespace: str) -> str:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a new file that is there completely or not at all, and survives a power cut once this returns.
+    """Write a new file that exists completely or not at all, and survives a power cut once this returns.
 
     Raises:
         FileExistsError: the name is taken.
-        OSError: it could not be written; nothing is left.
+        OSError: it could not be written; nothing is left behind.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     making = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
@@ -56,7 +56,7 @@ def write_whole(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # A link to an existing name fails, where a rename would overwrite.
+        # A link to an existing name fails, where a rename would overwrite it.
         os.link(making, path)
     finally:
         with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut."""
+    """Make the names in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -74,7 +74,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_checked(path: Path, sha256: str) -> bytes:
-    """The content of a file that is still what was written.
+    """The content of a file, if it is still what was written.
 
     Raises:
         IoError: it was changed.
@@ -96,14 +96,14 @@ def hash_of(path: Path) -> str:
 
 
 def free_bytes(folder: Path) -> int:
-    """How much room the disk of a folder has, whether or not the folder is there yet."""
+    """How much space the disk of a folder has, whether or not the folder exists yet."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def names_in(folder: Path) -> set[str]:
-    """The names of the files in a folder; none when the folder is gone."""
+    """The names of the files in a folder; none if the folder is gone."""
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:
@@ -111,17 +111,18 @@ def names_in(folder: Path) -> set[str]:
 
 
 def remove_file(path: Path) -> None:
-    """Take a file away; one that is gone is fine."""
+    """Delete a file; one that is gone is fine."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
 
 
 @contextlib.asynccontextmanager
 async def kept_if_known(store: EntryStore, scope: str, key: str, path: Path) -> AsyncGenerator[None]:
-    """Make a file known by a row, in here; a file whose row was refused goes.
+    """Register a file by a row, within the block; a file whose row was refused is deleted.
 
-    Whoever is cancelled, or loses the store, cannot tell whether the row is there, so it is looked up. Where the store
-    does not say, the file stays: one that nobody knows is no backup, but a backup without its file is a broken one.
+    A caller that is cancelled, or loses the store, cannot tell whether the row exists, so it is looked up. If the store
+    does not answer, the file is kept: a file without a row is not a backup, but a backup without its file is a broken
+    one.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The one way in: every call of every face is checked, judged, run and accounted for here."""
+"""The single way in: every call through every interface is checked, judged, run and audited here."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ _GENERIC = {
 
 
 class Gateway:
-    """Capabilities on one store. Close it, so that reads which are still to be audited are."""
+    """Capabilities on one store. Close it, so that reads that still have to be audited are."""
 
     def __init__(
         self, store: EntryStore, settings: StateSettings | None = None, *, ids: IdSource | None = None
@@ -67,12 +67,12 @@ class Gateway:
         self._unaudited: list[dict[str, JSON]] = []
         self._auditing: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
-        # What was looked at to decide whether to ask is what the person who is asked is shown.
+        # What was examined to decide whether to ask is shown to the person who is asked.
         self._previews: dict[str, dict[str, JSON]] = {}
         self.put_off: dict[str, int] = {}
-        """Notices that an address did not take, and when this process tries them again."""
+        """Notices that an address did not accept, and when this process tries them again."""
         self.forgot_at: int | None = None
-        """When this process last went through what it remembers, to forget what is old."""
+        """When this process last went through remembered results to forget old ones."""
 
     async def call(
         self,
@@ -86,20 +86,20 @@ class Gateway:
         audit: Callable[[dict[str, JSON]], object] | None = None,
         on_notice: Callable[[str], object] | None = None,
     ) -> dict[str, JSON]:
-        """Make a call; its answer has every declared output.
+        """Make a call; its result has every declared output.
 
         `approval` says that a person approved exactly this call. `once` makes a repetition harmless. What is not
-        audited in a transaction of its own goes to `audit`, or is gathered and written soon. `on_notice` is given the
-        id of the notice that a call with notice left.
+        audited in its own transaction goes to `audit`, or is collected and written soon. `on_notice` gets the id of the
+        notice that a call with notice left.
 
         Raises:
-            CapabilityError: it could not be done; with what to do about it.
+            CapabilityError: it could not be done; the error says what to do about it.
         """
         capability = _known(name)
         call: Call | None = None
         try:
             given = check_inputs(capability, inputs)
-            # What a person approved for a caller without a run was counted when it was asked for.
+            # A call that a person approved for a caller without a run was counted when it was requested.
             counted = approval is not None and caller.face != "agent"
             decision = await self.judge(caller, capability, given, counting=not counted, counted=counted)
             call = Call(
@@ -115,7 +115,7 @@ class Gateway:
             await self._admit(call)
             answer = await self._handle(call)
             if decision.tier == "notify" and not call.noticed:
-                # What a rule asks a notice of need not have written anything itself.
+                # A call for which a rule requires a notice need not have written anything itself.
                 await call.commit()
         except (HelixError, OSError) as problem:
             told = self._explained(capability, inputs, problem)
@@ -137,8 +137,8 @@ class Gateway:
         counting: bool = False,
         counted: bool = False,
     ) -> Decision:
-        """The tier of a call; with `counting` it counts as one. One that was `counted` before, and judged by that, is
-        not judged by how many there are now."""
+        """The tier of a call; with `counting`, it is counted. A call that was `counted` and judged before is not judged
+        by how many there are now."""
         rules = [] if counted else self.settings.policy.rates(capability, caller.agent, inputs)
         counts = await count_calls(self.store, caller.agent, rules, counting=counting) if rules else {}
         return decide(self.settings.policy, capability, caller.agent, inputs, counts, by_operator=caller.is_operator)
@@ -156,7 +156,7 @@ class Gateway:
         return True
 
     async def preview(self, caller: Caller, name: str, inputs: Mapping[str, Any]) -> dict[str, JSON]:
-        """What a person who has to decide is shown: what the call would do, and to whom.
+        """What the deciding person is shown: what the call would do, and to whom.
 
         Raises:
             CapabilityError: the call could not succeed.
@@ -171,19 +171,19 @@ class Gateway:
             raise self._explained(capability, inputs, problem) from problem
 
     async def flush(self) -> None:
-        """Write the audit lines that were gathered; those that cannot be written now are kept for the next time."""
+        """Write the collected audit lines; those that cannot be written now are kept for the next time."""
         lines, self._unaudited = self._unaudited, []
         if not lines:
             return
         try:
             await self.store.transact(EntryTransaction(audit=tuple(lines)))
         except BaseException:
-            # They may have been written all the same: a line that is there twice is better than none.
+            # They may have been written all the same; a duplicate line is better than a missing one.
             self._unaudited = [*lines, *self._unaudited]
             raise
 
     async def close(self) -> None:
-        """Leave nothing unwritten; the store stays open."""
+        """Write everything that is still pending; the store stays open."""
         if self._auditing is not None:
             self._hurry.set()
             await asyncio.wait((self._auditing,))
@@ -198,11 +198,12 @@ class Gateway:
         except VersionConflict as conflict:
             if not call.was_done(conflict):
                 raise
-            # What the other try remembered is the answer to this one.
+            # What the other attempt remembered is the result of this one.
             return await handler(call)
 
     async def _admit(self, call: Call) -> None:
-        """Let a call pass, or say why not: never an unapproved run, whatever changed since somebody was asked."""
+        """Let a call pass, or say why not: never an unapproved run, whatever has changed since approval was
+        requested."""
         tier = call.decision.tier
         if tier == "blocked":
             raise PolicyDenied(
@@ -213,7 +214,7 @@ class Gateway:
             return
         if call.caller.face == "agent":
             raise ApprovalPending("A person has to approve this call: call it again to have them asked.", {})
-        # Approved calls run through a gateway, so that module knows this one.
+        # Approved calls run through a gateway, so that module imports this one.
         from helix_agents.capabilities.approvals import request_approval
 
         pending = await request_approval(self, call)
@@ -231,7 +232,7 @@ class Gateway:
         return about | shown
 
     async def _check(self, call: Call) -> None:
-        """What can be found out before anything is done."""
+        """Check what can be found out before anything is done."""
         check = CHECKS.get(call.capability.name)
         if check is not None:
             await check(call)
@@ -249,7 +250,7 @@ class Gateway:
     def _explained(
         self, capability: Capability, inputs: Mapping[str, Any], problem: HelixError | OSError
     ) -> CapabilityError:
-        """The problem in the words of the capability, with what to do about it."""
+        """The problem as an error of the capability, with what to do about it."""
         told = meaning(problem, capability)
         known: dict[str, Any] = {**inputs, **told.context, "capability": capability.name}
         largest = told.context.get("largest_keys")

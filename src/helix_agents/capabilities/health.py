@@ -1,4 +1,4 @@
-"""How the system is: disk, store, vault and quotas, each with a status."""
+"""The state of the system: disk, store, vault and quotas, each with a status."""
 
 import asyncio
 

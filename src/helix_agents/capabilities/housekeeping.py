@@ -1,4 +1,4 @@
-"""What has to be done now and then: idle sessions, notices, calls and restores left over, signatures, old rows."""
+"""Periodic work: idle sessions, notices, unfinished calls and restores, signatures, old rows."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -32,13 +32,13 @@ GONE_AFTER_MS = 7 * 24 * HOUR_MS
 
 
 async def sweep_state(gateway: Gateway) -> dict[str, JSON]:
-    """One round; any number of processes may do it at once. Answers what was done."""
+    """One round; any number of processes may run it at the same time. Returns what was done."""
     return await _sweep(gateway) | await _let_go(gateway)
 
 
 async def sweep_as_guest(gateway: Gateway) -> dict[str, JSON]:
-    """One round of a process that may not know how much its store is to keep: as long as executors look after that,
-    what is let go of by their limits is left to them."""
+    """One round of a process that may not know how much its store should keep: as long as executors look after that,
+    what their limits would remove is left to them."""
     done = await _sweep(gateway)
     if await _is_looked_after(gateway.store):
         return {**done, "alerts_dropped": 0, "changes_kept_after": 0, "answers_forgotten": 0}
@@ -46,7 +46,7 @@ async def sweep_as_guest(gateway: Gateway) -> dict[str, JSON]:
 
 
 async def look_after(store: EntryStore) -> None:
-    """Say now and then that an executor is here which lets go of what is too old."""
+    """Record now and then that an executor is here that removes what is too old."""
     said = await store.find(HOUSEKEEPING, EXECUTORS)
     if said is None or abs(store.now_ms() - said.updated_at) >= SAY_AGAIN_MS:
         put = Put(scope=HOUSEKEEPING, key=EXECUTORS, value="true")
@@ -59,7 +59,7 @@ async def _is_looked_after(store: EntryStore) -> bool:
 
 
 async def _sweep(gateway: Gateway) -> dict[str, JSON]:
-    """What is due, whatever limits a process was given. Notices for an address that it does not know stay."""
+    """What is due, whatever limits a process was given. Notices for an address that it does not know are kept."""
     await gateway.flush()
     return {
         "sessions_ended": await sweep_sessions(gateway.store),
@@ -72,7 +72,7 @@ async def _sweep(gateway: Gateway) -> dict[str, JSON]:
 
 
 async def _let_go(gateway: Gateway) -> dict[str, JSON]:
-    """What is too old, or too much, by the limits that a process was given."""
+    """Remove what is too old, or too much, by the limits that a process was given."""
     limits, now = gateway.settings.limits, gateway.store.now_ms()
     return {
         "alerts_dropped": await trim_alerts(gateway),
@@ -83,7 +83,7 @@ async def _let_go(gateway: Gateway) -> dict[str, JSON]:
 
 @asynccontextmanager
 async def sweeping(gateway: Gateway) -> AsyncGenerator[None]:
-    """Sweep now and then, for as long as the block lasts: for whoever serves a store without an executor."""
+    """Sweep now and then, for as long as the block lasts: for a process that serves a store without an executor."""
     rounds = asyncio.create_task(_sweep_on(gateway))
     try:
         yield
@@ -97,23 +97,23 @@ async def _sweep_on(gateway: Gateway) -> None:
         try:
             await sweep_as_guest(gateway)
         except Exception as problem:
-            # Whatever it is: the next round may do better, and there may be nobody else.
+            # Catch everything: the next round may do better, and there may be no other process.
             log_exception("state.sweep_failed", problem)
         await asyncio.sleep(SWEEP_SECONDS * jitter())
 
 
 async def _forget_changes(gateway: Gateway, before: int) -> int:
-    """Let go of announced changes that are too old or too many; answers the revision up to which."""
+    """Remove announced changes that are too old or too many; returns the revision up to which."""
     store = gateway.store
     await keep_up(store, await store.revision_at(before))
     return await store.prune_events(before_ms=before, keep=gateway.settings.limits.events)
 
 
 async def _forget(gateway: Gateway, now: int, after: int) -> int:
-    """Let go of remembered answers and decided requests: nobody sends or looks for one again after so long. What counts
-    calls stays as long as it counts.
+    """Remove remembered results and decided requests that are too old to be sent or looked up again. Counts of calls
+    are kept as long as they count.
 
-    There may be a million of them, of which a round has few to let go, so they are not gone through in every round.
+    There may be a million of them, of which a round has few to remove, so they are not scanned in every round.
     """
     last = gateway.forgot_at
     if last is not None and 0 <= now - last < min(FORGET_EVERY_MS, after):

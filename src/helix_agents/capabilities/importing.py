@@ -1,4 +1,4 @@
-"""Bringing a backup from elsewhere: verified completely before it is listed; only an operator can."""
+"""Importing a backup from elsewhere: verified completely before it is listed; only an operator can do it."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ from helix_agents.domain.records import JSON
 
 
 async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None = None) -> dict[str, JSON]:
-    """Verify and list a backup file; one of another vault is opened with that vault's passphrase and sealed anew.
+    """Verify and list a backup file; one from another vault is opened with that vault's passphrase and sealed again.
 
     Raises:
         VaultError: it cannot be opened, or is damaged.
@@ -44,7 +44,7 @@ async def import_backup(gateway: Gateway, file: Path, *, passphrase: str | None 
             else:
                 await copy_backup(file, path, roots=[folder], sha256=facts.sha256)
         except PathRefusedError:
-            # A file that nobody knows has the name.
+            # The name belongs to a file without a record.
             if not await asyncio.to_thread(path.exists):
                 raise
             continue

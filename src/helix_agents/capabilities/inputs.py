@@ -1,4 +1,4 @@
-"""What a declaration makes of inputs and outputs: models that check them, and JSON schemas that describe them."""
+"""Inputs and outputs from a declaration: models that check them, and JSON schemas that describe them."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -43,7 +43,7 @@ class Inputs(Arguments):
 
 @cache
 def signature_of(capability: Capability) -> Signature:
-    """The inputs as the engine and every other face check them."""
+    """The inputs as the engine and every other interface check them."""
     fields: dict[str, Any] = {}
     parameters: dict[str, str] = {}
     for number, declared in enumerate(capability.inputs):
@@ -62,7 +62,7 @@ def check_inputs(capability: Capability, given: Mapping[str, Any]) -> dict[str, 
     """The inputs with their defaults.
 
     Raises:
-        InvalidInput: they are not what the capability takes.
+        InvalidInput: the inputs do not match the declaration.
     """
     try:
         check_json(dict(given), "input")
@@ -79,7 +79,7 @@ def input_schema(capability: Capability) -> dict[str, JSON]:
 
 
 def output_schema(capability: Capability) -> dict[str, JSON]:
-    """The JSON schema of the outputs; null stands for what there is nothing to say about."""
+    """The JSON schema of the outputs; null stands for a missing value."""
     properties: dict[str, JSON] = {}
     for declared in capability.outputs:
         schema = dict(_SCHEMAS[declared.kind])
@@ -109,7 +109,7 @@ def _options(declared: Declared) -> dict[str, Any]:
 
 
 def _compact(schema: dict[str, JSON]) -> dict[str, JSON]:
-    """The schema without the ways to write null: what may be left out is left out."""
+    """The schema without the alternatives for null: an optional input can be left out."""
     properties: dict[str, JSON] = {}
     for name, given in schema.get("properties", {}).items():
         found = dict(given)

@@ -1,7 +1,7 @@
-"""Files that nobody knows: a process died between writing one and saying so, or between forgetting and deleting it.
+"""Files without a record: a process died between writing and registering one, or between forgetting and deleting it.
 
-They are found and told, and deleted by an operator who saw them, never by themselves: a store that was put back to an
-older copy of itself does not know its newest backups, and those are the ones that are needed then.
+They are found and reported, and deleted only by an operator who has seen them, never automatically: a store that was
+reset to an older copy of itself does not know its newest backups, and those are the ones that are needed then.
 """
 
 import asyncio
@@ -28,15 +28,16 @@ from helix_agents.domain.records import JSON
 from helix_agents.ports.entries import EntryStore
 
 LONGEST_WRITING_MS = 24 * HOUR_MS
-"""A file that is younger may be on its way: its row comes last."""
+"""A younger file may still be on its way: its row is written last."""
 
 _KINDS = (("backups", BACKUPS, "bkp-", SUFFIX), ("snapshots", SNAPSHOTS, "snap-", ".json"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """A file without a row. `about` is what a backup says of itself, with no proof. It `is_ours` if it says that it was
-    made in this store, as another one may keep its files here, too; what nobody finished is nobody's."""
+    """A file without a row. `about` is what a backup says about itself, unproven. `is_ours` is set if it says that it
+    was made in this store, because another store may keep its files here as well; an unfinished file belongs to no
+    store."""
 
     path: Path
     size_bytes: int
@@ -45,7 +46,7 @@ class Leftover:
     is_ours: bool = True
 
     def shown(self) -> dict[str, JSON]:
-        """It as it is told to an operator."""
+        """The file as it is shown to an operator."""
         shown: dict[str, JSON] = {
             "file": str(self.path),
             "size_bytes": self.size_bytes,
@@ -57,7 +58,7 @@ class Leftover:
 
 
 async def find_leftovers(store: EntryStore, settings: StateSettings) -> list[Leftover]:
-    """Files that no backup and no snapshot is known by, and that nobody can be writing any more.
+    """Files that are not registered as a backup or snapshot, and that no process can still be writing.
 
     Raises:
         PathRefusedError: a folder is a link.
@@ -65,7 +66,7 @@ async def find_leftovers(store: EntryStore, settings: StateSettings) -> list[Lef
     found: list[Leftover] = []
     for kind, scope, prefix, suffix in _KINDS:
         folder = folder_of(store, settings, kind)
-        # The files first: whatever is made known meanwhile was there already.
+        # The files first: whatever is registered meanwhile existed already.
         names = await asyncio.to_thread(_names, folder)
         known = {f"{entry.key}{suffix}" async for entry in every_entry(store, scope, values=False)}
         strange = [name for name in sorted(names - known) if _is_named_like(name, prefix, suffix)]
@@ -75,7 +76,7 @@ async def find_leftovers(store: EntryStore, settings: StateSettings) -> list[Lef
 
 
 async def delete_leftovers(store: EntryStore, found: Sequence[Leftover]) -> list[Leftover]:
-    """Delete those that are ours; that an operator did so is in the audit log. Answers which."""
+    """Delete those that are ours; the audit log records that an operator did so. Returns which."""
     ours = [each for each in found if each.is_ours]
     for each in ours:
         line: dict[str, JSON] = {
@@ -115,7 +116,7 @@ def _old_files(paths: Sequence[Path]) -> list[Leftover]:
 
 
 async def _with_origin(store: EntryStore, found: Leftover) -> Leftover:
-    """The file with what it says of itself."""
+    """The file with what it says about itself."""
     if found.path.suffix == SUFFIX:
         try:
             about = await read_about(found.path)

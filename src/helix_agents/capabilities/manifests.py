@@ -1,4 +1,4 @@
-"""Which files there are below some folders, and what changed between two looks at them."""
+"""Which files exist below some folders, and what changed between two looks at them."""
 
 import asyncio
 import os
@@ -13,13 +13,13 @@ MOST_FILES = 20_000
 async def look_at_files(roots: Sequence[Path]) -> dict[str, list[int]]:
     """Every file below the folders by its path: its size, and when it was written. Links are not followed.
 
-    What in a path is no text, as file systems allow, is shown by its number.
+    Parts of a path that are not text, which file systems allow, are shown by their number.
     """
     return await asyncio.to_thread(lambda: dict(_files(roots)))
 
 
 def compare(before: dict[str, list[int]], now: dict[str, list[int]]) -> list[dict[str, JSON]]:
-    """What was made, changed and deleted between two looks, by path."""
+    """What was created, changed and deleted between two looks, by path."""
     changes: list[dict[str, JSON]] = []
     for path in sorted({*before, *now}):
         if path not in before:

@@ -1,4 +1,4 @@
-"""Sessions of callers without a run: a handle nobody can guess, bound to its agent, that ends when it is not used."""
+"""Sessions of callers without a run: an unguessable handle, bound to its agent, that ends when it is not used."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -15,15 +15,15 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.ports.clock import IdSource
 from helix_agents.ports.entries import EntryStore
 
-# Makes changes as part of the call that asks for them: with its line in the audit log, and its notice.
+# Makes changes as part of the call that requests them: with its line in the audit log, and its notice.
 Commit = Callable[..., Awaitable[Transacted]]
 
-# A session that is only read is kept alive by a write once in a while, not by every read.
+# A session that is only read is kept alive by an occasional write, not by one for every read.
 TOUCH_AFTER = 0.1
 
 
 class MintedSession:
-    """The state of a session that `session.create` made."""
+    """The state of a session that `session.create` created."""
 
     def __init__(self, store: EntryStore, caller: Caller, limits: Limits, commit: Commit) -> None:
         assert caller.session_id is not None
@@ -65,7 +65,7 @@ class MintedSession:
         until = self._store.now_ms() + self._limits.session_idle_ms
         row = encode({"agent": self._caller.agent, "expires_at": until}).decode()
         touch = Put(scope=SESSIONS, key=self._id, value=row, expected_version=version)
-        # The session's row is written with every change: an end that comes first wins.
+        # The session's row is written with every change, so a concurrent end that comes first wins.
         try:
             if changes:
                 done = await self._commit(touch, *changes)
@@ -78,7 +78,7 @@ class MintedSession:
         return done.results[len(changes)]
 
     async def _find(self) -> tuple[int, int]:
-        """How long the session has to live, and the version of its row."""
+        """How long the session has left to live, and the version of its row."""
         found = await self._store.find(SESSIONS, self._id)
         row: dict[str, JSON] = parsed(found.value) if found is not None else {}
         left = row.get("expires_at", 0) - self._store.now_ms()
@@ -90,7 +90,7 @@ class MintedSession:
 async def create_session(
     store: EntryStore, ids: IdSource, agent: str, limits: Limits, commit: Commit
 ) -> tuple[str, int]:
-    """A new handle and when it ends."""
+    """A new handle and when it expires."""
     session_id = ids.new("handle")
     until = store.now_ms() + limits.session_idle_ms
     row = encode({"agent": agent, "expires_at": until}).decode()
@@ -101,7 +101,7 @@ async def create_session(
 
 async def end_session(store: EntryStore, agent: str, session_id: str, commit: Commit, *beside: Change) -> bool:
     """Destroy a session of an agent: its state, and its subscriptions that were not meant to outlive it; what they had
-    to tell stays in the agent's inbox. What is to change `beside` it does so in the same transaction."""
+    to report stays in the agent's inbox. Changes `beside` it are made in the same transaction."""
     while True:
         found = await store.find(SESSIONS, session_id)
         if found is None or parsed(found.value).get("agent") != agent:
@@ -109,20 +109,20 @@ async def end_session(store: EntryStore, agent: str, session_id: str, commit: Co
         try:
             await commit(*await _end(store, session_id), *beside)
         except VersionConflict:
-            # Somebody reads what one of its subscriptions tells.
+            # Its messages are being read at this moment.
             continue
         return True
 
 
 async def sweep_sessions(store: EntryStore) -> int:
-    """End every session that was not used for too long; answers how many."""
+    """End every session that was not used for too long; returns how many."""
     ended = 0
     async for entry in every_entry(store, SESSIONS):
         row: dict[str, JSON] = parsed(entry.value)
         if row["expires_at"] > store.now_ms():
             continue
         over = await _end(store, entry.key, entry.version)
-        # Whoever used it after this page was read keeps it, and who ended it already has done so.
+        # A session that was used after this page was read is kept, and one that has already ended needs nothing.
         with suppress(VersionConflict):
             await store.transact(EntryTransaction(changes=(*over,), owner=row["agent"]))
             ended += 1

@@ -18,11 +18,12 @@ PUT_OFF_MS = 60_000
 
 
 async def deliver_notices(gateway: Gateway, *, limit: int = 500) -> int:
-    """Deliver what waits, oldest first; answers how many were delivered everywhere.
+    """Deliver what waits, oldest first; returns how many were delivered everywhere.
 
-    A notice goes only after every address took it, so a crash in between means that some hear it twice, under the same
-    id. One that an address did not take is put off for a minute, and holds up no others. An address that cannot be
-    reached is left alone for the rest of the round. Who knows no address leaves what is for one to those who do.
+    A notice is removed only after every address has accepted it, so after a crash in between some get it twice, under
+    the same id. A notice that an address did not accept is put off for a minute, and does not hold up others. An
+    unreachable address is left alone for the rest of the round. A process that knows no address leaves such notices to
+    those that do.
     """
     delivered = tried = 0
     away: set[str] = set()
@@ -50,7 +51,7 @@ async def deliver_notices(gateway: Gateway, *, limit: int = 500) -> int:
 
 
 async def _deliver(address: str, notice: str, notice_id: str, away: set[str]) -> bool:
-    """Whether an address took a notice; one that gave no answer to speak of is added to those that are away."""
+    """Whether an address accepted a notice; an address that gave no proper answer is added to those that are away."""
     try:
         await asyncio.to_thread(_post, address, notice.encode(), notice_id)
     except (OSError, HTTPException, ValueError) as problem:
@@ -69,7 +70,7 @@ def _post(address: str, body: bytes, notice_id: str) -> None:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A notice that was sent on would arrive as a question without it: an address that has moved has not taken it."""
+    """A redirected notice would arrive as a request without its body: an address that has moved has not accepted it."""
 
     def redirect_request(self, *args: Any, **options: Any) -> None:
         return None

@@ -1,4 +1,4 @@
-"""Going on where the last answer ended: a cursor is the last key, and fits only a question about the same prefix."""
+"""Continuing where the last page ended: a cursor is the last key, and is valid only for the same prefix."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ from helix_agents.ports.entries import MOST_LISTED, EntryStore
 
 
 async def every_entry(store: EntryStore, scope: str, *, values: bool = True) -> AsyncIterator[Entry]:
-    """All entries of a scope in the order of their keys, however many there are."""
+    """All entries of a scope in key order, however many there are."""
     after: str | None = None
     while True:
         page = await store.list_entries(scope, after=after, limit=MOST_LISTED, values=values)
@@ -30,13 +30,13 @@ class Pager:
         self._call = call
 
     async def read(self, scope: str, prefix: str, *, values: bool) -> EntryPage:
-        """The page the call asks for."""
+        """The page that the call asks for."""
         after = self._after(prefix)
         limit: int = self._call.inputs["limit"]
         return await self._call.store.list_entries(scope, prefix=prefix, after=after, limit=limit, values=values)
 
     def end(self, last: str | None, total: int) -> dict[str, JSON]:
-        """What the answer says about more."""
+        """What the result says about further pages."""
         cursor = None if last is None else base64.urlsafe_b64encode(last.encode()).decode()
         return {"truncated": last is not None, "next_cursor": cursor, "total_count": total}
 

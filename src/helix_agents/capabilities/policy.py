@@ -1,4 +1,4 @@
-"""Which tier a call has: its own, or a stricter one that a rule asks for. A pure function; no rule relaxes anything."""
+"""Which tier a call has: its own, or a stricter one that a rule demands. A pure function; no rule relaxes anything."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from helix_agents.domain.errors import DefinitionError
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """How many calls pass before a stricter tier holds: `most` in `seconds`."""
+    """How many calls pass before a stricter tier applies: `most` in `seconds`."""
 
     most: int
     seconds: int
@@ -29,12 +29,12 @@ class Rule:
     """Makes calls stricter.
 
     Args:
-        name: How the rule is named when it decides.
+        name: The rule's name, shown when it decides.
         applies_to: A capability's name, a prefix such as `state.shared.*`, or `*`.
-        tier: What the call's tier is raised to.
+        tier: The tier that calls are raised to.
         agents: Only for these agents; for all if empty.
         when: Conditions on inputs: each names an input, and a value it must have or start with (`"config.*"`).
-        rate: A tier that holds only after too many calls.
+        rate: Apply the tier only after too many calls.
         reason: What a person reads.
     """
 
@@ -50,7 +50,7 @@ class Rule:
         subject = f"Rule {self.name!r}"
         _check_tier(subject, self.tier)
         check_list(subject, "agents", self.agents)
-        # A rule about nothing would let everything pass that it was written against.
+        # A rule that matches nothing would let everything pass that it was written against.
         about = check_matches(subject, self.applies_to)
         known = {declared.name for capability in about for declared in capability.inputs}
         for name in self.when:
@@ -58,11 +58,11 @@ class Rule:
                 raise DefinitionError(subject, f"when names {name!r}, which is not an input of {self.applies_to!r}.")
 
     def may_match(self, capability: str) -> bool:
-        """Whether the rule is about some calls of this capability."""
+        """Whether the rule applies to some calls of this capability."""
         return _fits(self.applies_to, capability)
 
     def matches(self, capability: str, agent: str, inputs: Mapping[str, Any]) -> bool:
-        """Whether the rule is about this call."""
+        """Whether the rule applies to this call."""
         if self.agents and agent not in self.agents:
             return False
         if not self.may_match(capability):
@@ -72,7 +72,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """All rules, and whose state an agent may ask a person to back up or restore beside its own."""
+    """All rules, and whose state an agent may ask a person to back up or restore besides its own."""
 
     rules: Sequence[Rule] = ()
     other_agents: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
@@ -82,12 +82,12 @@ class Policy:
             check_list("Policy", f"other_agents[{agent!r}]", others)
         counting = [rule.name for rule in self.rules if rule.rate is not None]
         for name in counting:
-            # Calls are counted by the rule's name: each of the two would judge by what the other has counted.
+            # Calls are counted by the rule's name, so each of the two would judge by what the other has counted.
             if counting.count(name) > 1:
                 raise DefinitionError("Policy", f"two rules that count calls are named {name!r}; name them apart.")
 
     def rates(self, capability: Capability, agent: str, inputs: Mapping[str, Any]) -> list[Rule]:
-        """The rules about this call that count calls."""
+        """The rules for this call that count calls."""
         return [rule for rule in self.rules if rule.rate and rule.matches(capability.name, agent, inputs)]
 
 
@@ -109,8 +109,8 @@ def decide(
     *,
     by_operator: bool = False,
 ) -> Decision:
-    """The strictest of the capability's own tier and those of all rules that match; `counts` are calls by rule. Whose
-    state a call names is for a person to decide, so an operator may name any agent."""
+    """The strictest of the capability's own tier and those of all matching rules; `counts` are calls by rule. A person
+    has to decide about another agent's state, so an operator may name any agent."""
     found = Decision(tier=capability.tier, reason="the tier of the capability itself")
     other = None if by_operator else _foreign_agent(policy, capability, agent, inputs)
     if other is not None:
@@ -128,8 +128,8 @@ def decide(
 
 
 def check_list(what: str, field: str, given: Sequence[object] | None) -> None:
-    """Let a list pass. A text is a sequence too, of its letters: one path would allow the folder of everything, and one
-    agent's name every name within it.
+    """Check that it is a list. A text is a sequence too, of its letters: a single path would allow the root folder, and
+    a single agent's name every name contained in it.
 
     Raises:
         DefinitionError: it is a text.
@@ -139,10 +139,10 @@ def check_list(what: str, field: str, given: Sequence[object] | None) -> None:
 
 
 def check_matches(subject: str, pattern: str) -> list[Capability]:
-    """The capabilities that a name, or a prefix such as `state.shared.*`, means.
+    """The capabilities that a name, or a prefix such as `state.shared.*`, stands for.
 
     Raises:
-        DefinitionError: it means none.
+        DefinitionError: it stands for none.
     """
     found = [capability for name, capability in CATALOGUE.items() if _fits(pattern, name)]
     if not found:

@@ -1,4 +1,4 @@
-"""How often an agent called what a rule counts: numbers in the store, so that a restart forgets nothing."""
+"""How often an agent made the calls that a rule counts: numbers in the store, so that a restart forgets nothing."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -11,19 +11,19 @@ from helix_agents.ports.entries import EntryStore
 
 
 async def count_calls(store: EntryStore, agent: str, rules: Sequence[Rule], *, counting: bool) -> dict[str, int]:
-    """Calls by rule in its present window; with `counting`, this one is added to each and counted."""
+    """Calls by rule in its present window; with `counting`, this call is added to each."""
     counts: dict[str, int] = {}
     for rule in rules:
         assert rule.rate is not None
         window = store.now_ms() // (rule.rate.seconds * 1000)
-        # No name runs into the next one, whatever letters are in it.
+        # No name can run into the next one, whatever characters it has.
         key = f"{quote(rule.name, safe='')}/{quote(agent, safe='')}/{rule.rate.seconds}/{window}"
         counts[rule.name] = await _count(store, key) if counting else 1 + await _known(store, key)
     return counts
 
 
 def is_over(key: str, now_ms: int) -> bool:
-    """Whether the window is over in which a number counts calls: whoever asks need not know the rule."""
+    """Whether the window of a counter is over; the rule need not be known for this."""
     seconds, window = key.split("/")[-2:]
     if not seconds.isdigit() or not window.isdigit():
         return True

@@ -1,4 +1,4 @@
-"""The reference page of all capabilities, and the table of their errors, made from the declarations."""
+"""The reference page of all capabilities, and the table of their errors, generated from the declarations."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _TIERS = {
 }
 
 _INTRODUCTION = (
-    "Made from the declarations in `helix_agents.capabilities.catalogue`; fields in *italics* go beyond what the"
+    "Generated from the declarations in `helix_agents.capabilities.catalogue`; fields in *italics* go beyond what the"
     " capability has always had."
 )
 
@@ -43,7 +43,7 @@ def render() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page to the file that is named."""
+    """Write the page to the given file."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m helix_agents.capabilities.reference FILE\n")
         return 2

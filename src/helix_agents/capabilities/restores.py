@@ -1,4 +1,4 @@
-"""Restores on their way: what one has laid aside is known by a row, so that it goes when its process died."""
+"""Restores in progress: a row records what one has staged, so that it is removed if the process died."""
 
 from helix_agents.capabilities.paging import every_entry
 from helix_agents.capabilities.scopes import RESTORES
@@ -10,22 +10,22 @@ LONGEST_RESTORE_MS = 24 * HOUR_MS
 
 
 async def begin_restore(store: EntryStore, restore_id: str, agent: str) -> Remove:
-    """Make a restore known; answers the change that ends it, which belongs into its last transaction."""
+    """Register a restore; returns the change that ends it, which belongs in its last transaction."""
     begun = Put(scope=RESTORES, key=restore_id, value="true", expected_version=0)
     done = await store.transact(EntryTransaction(changes=(begun,), owner=agent))
-    # Of one that was given up meanwhile, part of what it laid aside may be gone: it is refused.
+    # If it was given up meanwhile, part of what it staged may be gone: it is refused.
     return Remove(scope=RESTORES, key=restore_id, expected_version=done.results[0].version, forget=True)
 
 
 async def give_up_restore(store: EntryStore, restore_id: str) -> None:
-    """Let go of what a restore has laid aside; one that is done has nothing left there."""
+    """Discard what a restore has staged; a finished one has nothing left there."""
     await store.discard_restore(restore_id)
     gone = Remove(scope=RESTORES, key=restore_id, forget=True)
     await store.transact(EntryTransaction(changes=(gone,), owner="housekeeping"))
 
 
 async def sweep_restores(store: EntryStore) -> int:
-    """Give up restores whose processes must have died; answers how many."""
+    """Give up restores whose processes must have died; returns how many."""
     given_up = 0
     async for entry in every_entry(store, RESTORES):
         if entry.created_at > store.now_ms() - LONGEST_RESTORE_MS:

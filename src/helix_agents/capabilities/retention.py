@@ -1,4 +1,4 @@
-"""Which backups stay: the newest ones, and the last of each of the latest days, weeks and months that have one."""
+"""Which backups are kept: the newest, and the last of each of the latest days, weeks and months that have one."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ Period = Callable[[datetime], tuple[int, ...]]
 
 
 def kept(made_at: Iterable[int], limits: Limits) -> set[int]:
-    """Of the times at which backups of one scope were made, in milliseconds, those whose backups stay."""
+    """Of the times at which backups of one scope were made, in milliseconds, those whose backups are kept."""
     newest_first = sorted(made_at, reverse=True)
     found = set(newest_first[: max(1, limits.backups)])
     for period, count in (

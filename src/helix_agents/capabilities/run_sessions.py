@@ -1,4 +1,4 @@
-"""The session of a run: what a call changes rides in the commit of its step, and is taken back by a rewind."""
+"""The session of a run: what a call changes is part of its step's commit, and is taken back by a rewind."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from helix_agents.ports.entries import EntryStore
 
 
 class RunSession:
-    """The state of the session a run belongs to, as its last commit left it.
+    """The state of the session that a run belongs to, as its last commit left it.
 
-    Calls of one step do not see each other's changes, as none of them is done before the others; what they may hold
+    Calls of one step do not see each other's changes, because none is done before the others; the room that they take
     together is counted all the same.
     """
 
@@ -59,7 +59,7 @@ class RunSession:
         return await self._store.find(self._scope, key)
 
     async def _check_room(self, change: Put) -> None:
-        """Refuse a write that does not fit beside what the step's other calls write."""
+        """Reject a write that does not fit beside what the step's other calls write."""
         usage = await self._store.usage(self._scope)
         before = await self._after(usage, self._link.step_changes())
         after = await self._after(usage, (*self._link.step_changes(), change))
@@ -99,7 +99,7 @@ class RunSession:
                 found = None if cleared else await self._store.find(self._scope, change.key)
                 sizes[change.key] = found.size if found is not None else 0
             size = weight(change.key, change.value) if isinstance(change, Put) else 0
-            # What a key and its value weigh is never nothing.
+            # The size of a key and its value is never zero.
             keys += bool(size) - bool(sizes[change.key])
             used += size - sizes[change.key]
             sizes[change.key] = size

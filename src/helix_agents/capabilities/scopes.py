@@ -1,4 +1,4 @@
-"""Where everything lies in the store: the scopes callers are bound to, and those of the capabilities themselves."""
+"""Where everything is in the store: the scopes that callers are bound to, and those of the capabilities themselves."""
 
 SHARED = "shared"
 ALERTS = "sys.alerts"
@@ -19,10 +19,10 @@ SUBSCRIPTIONS = "sys.subscriptions"
 
 
 def agent_scope(agent: str) -> str:
-    """What belongs to an agent, whatever session it is in."""
+    """What belongs to an agent, in whatever session it is."""
     return f"agent:{agent}"
 
 
 def agent_of(scope: str) -> str | None:
-    """Whose persistent state a scope is."""
+    """The agent whose persistent state a scope is."""
     return scope.removeprefix("agent:") if scope.startswith("agent:") else None

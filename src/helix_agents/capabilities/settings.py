@@ -1,4 +1,4 @@
-"""What an operator decides about the state capabilities: limits, policy, folders, the vault and who is told."""
+"""What an operator decides about the state capabilities: limits, policy, folders, the vault and who is notified."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ AuditReads: TypeAlias = Literal["batched", "sync", "off"]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much there may be of everything."""
+    """The limits of everything."""
 
     session_bytes: int = 50 * MB
     persistent_bytes: int = 100 * MB
@@ -49,13 +49,13 @@ class StateSettings:
     """Everything that is not in the store.
 
     Args:
-        limits: How much there may be of everything.
+        limits: The limits of everything.
         policy: Rules that make tiers stricter.
-        directory: Where snapshots and backups are kept; beside the store if left out.
+        directory: Where snapshots and backups are kept. Defaults to a folder beside the store.
         vault: The vault that encrypts backups; without one they cannot be made.
         export_roots: Folders below which backups may be exported.
         briefing_roots: Folders whose changed files a briefing reports.
-        webhooks: Addresses that are told of what runs with notice.
+        webhooks: Addresses that are notified of calls that run with notice.
         audit_reads: Whether reads are audited in groups, one by one, or not at all.
     """
 

@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from helix_agents.capabilities.vault import Vault
 
 NOT_FOR_RUNS = ("session.create", "session.end", "approvals.list")
-"""A run has its session, and its approvals are pending calls."""
+"""Not needed in a run: it has its own session, and its approvals are pending calls."""
 
 
 class StateCapabilities:
-    """Tools for state that outlives a step, a session or an agent, bound to the store of whoever runs them."""
+    """Tools for state that outlives a step, a session or an agent, bound to the store of the executor that runs
+    them."""
 
     def __init__(self, settings: StateSettings, only: Sequence[str] | None = None) -> None:
         self.settings = settings
@@ -53,14 +54,14 @@ class StateCapabilities:
         self._briefs = any(each.name == "state.briefing.generate" for each in chosen)
 
     def gateway(self, store: EntryStore) -> Gateway:
-        """The way in to the capabilities on a store."""
+        """The gateway to the capabilities on a store."""
         found = self._gateways.get(store)
         if found is None:
             found = self._gateways[store] = Gateway(store, self.settings)
         return found
 
     async def news(self, context: RunContext[Any, Any]) -> Sequence[str]:
-        """Changes of keys that this session watches, once each: their cursors move in the step's commit."""
+        """Changes to keys that this session watches, once each: their cursors move in the step's commit."""
         store = context.link.entries.store
         if store is None:
             return ()
@@ -75,23 +76,23 @@ class StateCapabilities:
         return found
 
     async def rest(self, context: RunContext[Any, Any]) -> None:
-        """The next briefing of the agent begins where a run ends in which it called any of this."""
+        """The agent's next briefing starts where a run ends in which it called any of these tools."""
         known = self._briefs and context.link.entries.store is not None
         if known and self._were_called(context.transcript):
             context.link.entries.change(await activity_of(context.agent, self.settings))
 
     async def wakeups(self, store: EntryStore, agent: str) -> Sequence[Wakeup]:
-        """Sessions that watch keys which have changed since they were told of any."""
+        """Sessions that watch keys that have changed since they were last told."""
         return await wakeups_of(store, agent, self.settings.limits)
 
     async def sweep(self, store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
-        """Deliver notices, end idle sessions, and let go of what is too old or belongs to nobody any more."""
+        """Deliver notices, end idle sessions, and remove what is too old or no longer belongs to anything."""
         await look_after(store)
         await sweep_state(self.gateway(store))
         await end_subscriptions(store, is_over)
 
     def _were_called(self, transcript: Sequence[Message]) -> bool:
-        """Whether the agent has called any of these tools since somebody last spoke to it."""
+        """Whether the agent has called any of these tools since the last user message."""
         for message in reversed(transcript):
             if isinstance(message, UserMessage) and not message.hidden:
                 return False
@@ -129,7 +130,7 @@ class StateCapabilities:
         )
 
     def _may_ask(self, capability: Capability) -> bool:
-        """Whether any call could need a person: only then does the tool have to be asked each time."""
+        """Whether any call could need a person: only then does the tool have to check each time."""
         if capability.tier == "approval_required":
             return True
         return any(_raises(rule) and rule.may_match(capability.name) for rule in self.settings.policy.rules)
@@ -171,14 +172,14 @@ def state_capabilities(
     """Session, persistent and shared state, snapshots, briefings and backups, as tools.
 
     Args:
-        only: Names of capabilities, or prefixes such as `state.session.*`; all 24 and their companions if left out.
+        only: Names of capabilities, or prefixes such as `state.session.*`. Defaults to all 24 and their companions.
         policy: Rules that make tiers stricter, or a whole `Policy`.
-        limits: How much there may be of everything.
-        directory: Where snapshots and backups are kept; beside the store if left out.
+        limits: The limits of everything.
+        directory: Where snapshots and backups are kept. Defaults to a folder beside the store.
         vault: The vault that encrypts backups.
         export_roots: Folders below which backups may be exported.
         briefing_roots: Folders whose changed files a briefing reports.
-        webhooks: Addresses that are told of what runs with notice.
+        webhooks: Addresses that are notified of calls that run with notice.
         audit_reads: Whether reads are audited in groups, one by one, or not at all.
     """
     lists = {"only": only, "export_roots": export_roots, "briefing_roots": briefing_roots, "webhooks": webhooks}

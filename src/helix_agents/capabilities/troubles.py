@@ -1,4 +1,4 @@
-"""What the errors of stores, vaults and files mean to a caller of a capability."""
+"""Errors of stores, vaults and files, translated for a caller of a capability."""
 
 from helix_agents.capabilities.declaring import Capability
 from helix_agents.domain import errors
@@ -27,14 +27,14 @@ _UNREADABLE = (
 
 
 def meaning(problem: errors.HelixError | OSError, capability: Capability) -> CapabilityError:
-    """The problem as one of the errors a capability answers with."""
+    """The problem as one of the errors that a capability returns."""
     match problem:
         case CapabilityError():
             return problem
         case errors.HelixError() if type(problem) in _LOCKED:
             return VaultLocked(_LOCKED[type(problem)], {"reason": problem.code})
         case _ if isinstance(problem, _UNREADABLE):
-            # Which of the two it was would tell somebody who guesses passphrases when to stop.
+            # Saying which of the two it was would help someone who guesses passphrases.
             log_exception("backup.unreadable", problem, capability=capability.name)
             return DecryptionFailed("Wrong key, or the backup file is damaged.", {})
         case errors.PathRefusedError() | errors.VaultFileError():

@@ -1,4 +1,4 @@
-"""What keys and values may be, and how they are written and read back."""
+"""Which keys and values are allowed, and how they are written and read back."""
 
 import unicodedata
 from datetime import UTC, datetime
@@ -16,10 +16,10 @@ _canonical = msgspec.json.Encoder(order="sorted")
 
 
 def check_key(key: str, limits: Limits) -> str:
-    """The key itself, if it may be one.
+    """The key itself, if it is valid.
 
     Raises:
-        InvalidInput: it is empty, too long, not normalised, reserved, or holds control characters.
+        InvalidInput: it is empty, too long, not normalised, reserved, or contains control characters.
     """
     problem = None
     if not key:
@@ -45,7 +45,7 @@ def check_prefix(prefix: str) -> str:
 
 
 def canonical(value: JSON, limits: Limits) -> str:
-    """The value as JSON text with sorted names, so that equal values are equal texts.
+    """The value as JSON text with sorted names, so that equal values have equal texts.
 
     Raises:
         InvalidInput: it has no JSON form, is too deep, or is too large.
@@ -90,15 +90,15 @@ def shown_time(at_ms: int) -> str:
 
 
 def stamp(at_ms: int) -> str:
-    """A time as part of a name, such as 20260325T140000."""
+    """A time for use in a name, such as 20260325T140000."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y%m%dT%H%M%S")
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of a time in ISO 8601; without a zone it is UTC.
+    """A time in ISO 8601 as milliseconds since 1970; without a zone it is UTC.
 
     Raises:
-        InvalidTimestamp: it is no such time, or lies in the future.
+        InvalidTimestamp: it is not such a time, or is in the future.
     """
     try:
         found = datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""Which sessions a change of shared state wakes, with what they are told."""
+"""Which sessions a change of shared state wakes, and what they are told."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from helix_agents.ports.entries import EntryStore
 
 
 def sentence_of(events: Sequence[WatchEvent], subscription_id: str) -> str:
-    """Changes as an agent reads them."""
+    """Changes in the form an agent reads them."""
     told = [shown(event, subscription_id) for event in events]
     return f"Shared state that you watch has changed: {msgspec.json.encode(told).decode()}"
 
 
 async def wakeups_of(store: EntryStore, agent: str, limits: Limits) -> list[Wakeup]:
-    """One for each session of the agent that watches keys which have changed. Whoever tells it moves the cursors in the
-    same commit; of several who try, the versions of their rows let one through.
+    """One for each session of the agent that watches keys that have changed. The cursors move in the same commit that
+    tells the session; if several processes try, the versions of their rows let one through.
     """
     now = store.now_ms()
     watching: dict[str, list[tuple[str, Subscription, int]]] = defaultdict(list)
@@ -64,14 +64,15 @@ async def _wakeup(
 
 
 def _may_wake(subscription: Subscription, limits: Limits, now: int) -> bool:
-    """Two agents that answer each other's changes would keep each other busy for ever; what they miss is told later."""
+    """Two agents that react to each other's changes would keep each other busy forever; what they miss is told
+    later."""
     if subscription.wake == "never" or limits.wakes_per_hour < 1:
         return False
     return subscription.woken < limits.wakes_per_hour or _hour_is_over(subscription, now)
 
 
 def _hour_is_over(subscription: Subscription, now: int) -> bool:
-    """Also one that a clock began which was set back since: it may be years until that one would be over."""
+    """Also for an hour that started before the clock was set back: it might otherwise take years to be over."""
     return not 0 <= now - subscription.woken_since < HOUR_MS
 
 

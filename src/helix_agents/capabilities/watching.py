@@ -1,8 +1,8 @@
 """Watching shared state: a durable cursor over the log of changes.
 
-Changes are ordered by revision and told whole transactions at a time; each is told once per cursor, none is skipped,
+Changes are ordered by revision and reported in whole transactions; each is reported once per cursor, none is skipped,
 and a reader that fell behind what is kept is told so (`resync_required`) instead of missing something silently. A
-cursor moves when its reader says what it is done with, so it goes on after a crash where it stood.
+cursor moves when its reader says what it has dealt with, so after a crash it continues where it was.
 """
 
 import hashlib
@@ -30,10 +30,11 @@ LOOK_AGAIN_SECONDS = 1.0
 
 
 class Subscription(Record):
-    """A cursor: everything up to `cursor` was told, as of restore number `epoch`.
+    """A cursor: everything up to `cursor` was reported, as of restore number `epoch`.
 
-    `wake` says whether a change begins a turn of a session that does nothing. It began `woken` of them in the hour
-    after `woken_since`. One whose session was ended tells what there was `until` then, and goes when that was read.
+    `wake` says whether a change starts a turn of an idle session. It started `woken` turns in the hour after
+    `woken_since`. If its session was ended, a subscription reports what there was `until` then, and is removed once
+    that was read.
     """
 
     agent: str
@@ -65,14 +66,14 @@ class SharedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ResyncRequired:
-    """Changes are no longer known, or a restore replaced the state: read the keys, then go on after `revision`."""
+    """Changes are no longer known, or a restore replaced the state: read the keys, then continue after `revision`."""
 
     revision: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bookmark:
-    """Nothing matched, and everything up to here was looked at."""
+    """Nothing matched, and everything up to here was examined."""
 
     revision: int
 
@@ -81,14 +82,14 @@ WatchEvent = SharedChange | ResyncRequired | Bookmark
 
 
 async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool, wake: Wake) -> tuple[str, int]:
-    """Make a cursor that starts now; answers its id and revision.
+    """Create a cursor that starts now; returns its id and revision.
 
     Raises:
         SubscriptionFailed: the agent has as many as it may.
     """
     subscription_id = call.ids.new("sub")
     if call.once is not None:
-        # A repetition finds the subscription of the first try.
+        # A repetition finds the subscription of the first attempt.
         subscription_id = f"sub_{encoded_name(call.once)}"
         known = await call.store.find(SUBSCRIPTIONS, subscription_id)
         if known is not None:
@@ -118,7 +119,7 @@ async def subscribe(call: Call, *, prefix: str, include_own: bool, durable: bool
 
 
 def encoded_name(text: str) -> str:
-    """A name made of any text."""
+    """A fixed-length name made from any text."""
     return hashlib.sha256(text.encode()).hexdigest()[:25]
 
 
@@ -139,8 +140,8 @@ async def _subscriptions(store: EntryStore) -> AsyncIterator[tuple[str, Subscrip
 
 
 async def end_subscriptions(store: EntryStore, is_over: Callable[[SessionId], Awaitable[bool]]) -> None:
-    """Let go of the subscriptions of runs' sessions that are gone, except those that were to outlive them, and of those
-    that have ended and have nothing left to tell."""
+    """Remove the subscriptions of runs' sessions that are gone, except those that were to outlive them, and those that
+    have ended and have nothing left to report."""
     over: dict[str, bool] = {}
     async for subscription_id, subscription, version in _subscriptions(store):
         session_id = subscription.session_id
@@ -152,7 +153,7 @@ async def end_subscriptions(store: EntryStore, is_over: Callable[[SessionId], Aw
                 await pass_over(store, subscription_id, subscription, after)
             continue
         if session_id not in over:
-            # A session that a client was given ends in its own way, and takes its subscriptions along.
+            # A session that a client was given ends in its own way, together with its subscriptions.
             is_clients = await store.find(SESSIONS, session_id) is not None
             over[session_id] = not is_clients and await is_over(session_id)
         if over[session_id]:
@@ -162,7 +163,8 @@ async def end_subscriptions(store: EntryStore, is_over: Callable[[SessionId], Aw
 
 
 async def ending(store: EntryStore, entry: Entry) -> Change:
-    """What ends a subscription with its session: it goes, or stays until somebody has read what it had to tell."""
+    """The change that ends a subscription with its session: it is removed, or kept until what it had to report was
+    read."""
     subscription = subscription_of(entry)
     events, after = await changes_after(store, subscription)
     if not events:
@@ -177,16 +179,16 @@ def subscription_of(entry: Entry) -> Subscription:
 
 
 async def changes_after(store: EntryStore, subscription: Subscription) -> tuple[list[WatchEvent], Subscription]:
-    """What there is to tell, and the subscription as it is once that was told.
+    """What there is to report, and the subscription once that was reported.
 
-    Pages of changes that the agent made itself are passed over: they are not told, and must not hide what follows.
+    Pages of changes that the agent made itself are skipped: they are not reported, and must not hide what follows.
     """
     while True:
         page = await store.list_events(subscription.cursor, limit=PAGE, scope=SHARED, prefix=subscription.prefix)
         last = page.head if subscription.until is None else min(page.head, subscription.until)
         if is_behind(page, subscription):
             caught_up = msgspec.structs.replace(subscription, cursor=page.head, epoch=page.epoch)
-            # Whoever begins anew does so with a subscription that goes on.
+            # A reader that starts anew does so with a subscription that continues.
             return [ResyncRequired(revision=page.head)] if subscription.until is None else [], caught_up
         events: list[WatchEvent] = [
             _change(event)
@@ -199,7 +201,7 @@ async def changes_after(store: EntryStore, subscription: Subscription) -> tuple[
 
 
 def is_behind(page: EventPage, subscription: Subscription) -> bool:
-    """Whether something may have happened that nobody can tell any more."""
+    """Whether something may have happened that can no longer be reported."""
     restored = subscription.epoch not in (0, page.epoch)
     return subscription.cursor < page.compacted or restored
 
@@ -210,7 +212,8 @@ def moved(subscription_id: str, to: Subscription, version: int | None = None) ->
 
 
 async def acknowledge(store: EntryStore, subscription_id: str, revision: int, epoch: int) -> None:
-    """Move a cursor to a revision that was told as of restore number `epoch`, unless it is there or further already."""
+    """Move a cursor to a revision that was reported as of restore number `epoch`, unless it is there or further
+    already."""
     while True:
         found = await store.find(SUBSCRIPTIONS, subscription_id)
         if found is None or subscription_of(found).cursor >= revision:
@@ -224,8 +227,8 @@ async def acknowledge(store: EntryStore, subscription_id: str, revision: int, ep
 
 
 async def pass_over(store: EntryStore, subscription_id: str, before: Subscription, after: Subscription) -> None:
-    """Spare the next reader a long stretch with nothing to tell; a short one is not worth a write. One that has ended
-    is done with."""
+    """Spare the next reader a long stretch with nothing to report; a short one is not worth a write. A subscription
+    that has ended is removed."""
     if before.until is not None:
         gone = Remove(scope=SUBSCRIPTIONS, key=subscription_id, forget=True)
         await store.transact(EntryTransaction(changes=(gone,), owner=before.agent))
@@ -234,8 +237,8 @@ async def pass_over(store: EntryStore, subscription_id: str, before: Subscriptio
 
 
 async def keep_up(store: EntryStore, revision: int) -> None:
-    """Move cursors that have nothing to tell past changes up to a revision, which are about to be forgotten: only who
-    may have missed something is told to begin anew."""
+    """Move cursors that have nothing to report past changes up to a revision, which are about to be forgotten: only a
+    reader that may have missed something is told to start anew."""
     async for subscription_id, subscription, _ in _subscriptions(store):
         if subscription.cursor < revision:
             events, after = await changes_after(store, subscription)
@@ -246,8 +249,8 @@ async def keep_up(store: EntryStore, revision: int) -> None:
 class Watch:
     """A live reader of one cursor, in any process: `async for event in watch`.
 
-    Coming back for the next event says that the one before was dealt with; the cursor in the store follows whole
-    revisions. Whoever goes on after a crash may get the last revision again, and knows it by its number.
+    Asking for the next event says that the one before was dealt with; the cursor in the store follows whole revisions.
+    A reader that continues after a crash may get the last revision again, and recognises it by its number.
     """
 
     def __init__(self, store: EntryStore, subscription_id: str, *, bookmarks: bool = False) -> None:
@@ -258,11 +261,11 @@ class Watch:
 
     @property
     def subscription_id(self) -> str:
-        """The cursor, for whoever goes on with it later."""
+        """The id of the cursor, to continue with it later."""
         return self._id
 
     def stop(self) -> None:
-        """End the iteration after the present event."""
+        """End the iteration after the current event."""
         self._open = False
 
     async def __aiter__(self) -> AsyncIterator[WatchEvent]:

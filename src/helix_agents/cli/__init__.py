@@ -5,7 +5,7 @@ import sys
 
 def main() -> None:
     """Run the `helix` command and leave the process with its exit code."""
-    # Imported here because `helix_agents.cli` is also imported by tools that only want to read its commands.
+    # Imported here because `helix_agents.cli` is also imported by tools that only read its commands.
     from helix_agents.cli.app import run
 
     sys.exit(run(sys.argv[1:]))

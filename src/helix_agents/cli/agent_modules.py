@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AgentsNotFoundError(SetupError):
-    """What a command line names as agents is not there, cannot be imported, or is something else."""
+    """The agents that a command line names do not exist, cannot be imported, or are something else."""
 
     code = "agents_not_found"
     place: str
@@ -27,7 +27,7 @@ class AgentsNotFoundError(SetupError):
 
 
 class AgentNotChosenError(SetupError):
-    """The agents a command line names are there, and the one that is needed is not among them, or not said."""
+    """The agents that a command line names exist, but the one that is needed is missing or was not named."""
 
     code = "unknown_agent"
     place: str
@@ -38,7 +38,7 @@ class AgentNotChosenError(SetupError):
 
 
 class DepsNotFoundError(SetupError):
-    """What a command line names as the opener of deps is not there, cannot be imported, or is something else."""
+    """The deps that a command line names do not exist, cannot be imported, or are something else."""
 
     code = "deps_not_found"
     place: str
@@ -71,7 +71,7 @@ def load_agents(place: str) -> AgentRegistry:
 
 
 def load_deps(place: str | None) -> "OpenDeps | None":
-    """What opens the deps of tools, at a place that is named like one of agents; None where none is.
+    """What opens the deps of tools, at a place that is named like one of agents; None if no place is given.
 
     Raises:
         DepsNotFoundError: there is nothing of the kind; says why.
@@ -89,16 +89,16 @@ def load_deps(place: str | None) -> "OpenDeps | None":
     for part in name.split("."):
         value = getattr(value, part, None)
     if not callable(value):
-        what = "is not there" if value is None else f"is {type(value).__name__}"
-        raise DepsNotFoundError(place, f"{name!r} {what}, and has to be a function like an executor's deps.")
+        what = "does not exist" if value is None else f"is {type(value).__name__}"
+        raise DepsNotFoundError(place, f"{name!r} {what}; it has to be a function like an executor's deps.")
     return cast("OpenDeps", value)
 
 
 def choose_agent(agents: AgentRegistry, place: str, name: str | None) -> AnyAgent:
-    """The agent a new session is for: the one that is named, or the only one, or the first of a list.
+    """The agent for a new session: the named one, else the only one to which no other agent there delegates.
 
     Raises:
-        AgentNotChosenError: none is named so, or several could be meant.
+        AgentNotChosenError: no agent has that name, or several could be meant.
     """
     if name is not None:
         return _named(agents, place, name, f"has no agent {name!r}")
@@ -107,18 +107,18 @@ def choose_agent(agents: AgentRegistry, place: str, name: str | None) -> AnyAgen
     heads = [agent for agent in known if agent.name not in delegated] or known
     if len(heads) > 1:
         names = ", ".join(agent.name for agent in heads)
-        raise AgentNotChosenError(place, f"has several agents ({names}); say which with --agent NAME.")
+        raise AgentNotChosenError(place, f"has several agents ({names}); choose one with --agent NAME.")
     return heads[0]
 
 
 def agent_of_session(agents: AgentRegistry, place: str, session: SessionState | SessionSummary) -> AnyAgent:
-    """The agent a stored session belongs to.
+    """The agent that a stored session belongs to.
 
     Raises:
         AgentNotChosenError: the module has no agent of that name.
     """
     name = session.agent_type
-    return _named(agents, place, name, f"has no agent {name!r}, with which session {session.session_id!r} was begun")
+    return _named(agents, place, name, f"has no agent {name!r}, which started session {session.session_id!r}")
 
 
 def _named(agents: AgentRegistry, place: str, name: str, problem: str) -> AnyAgent:
@@ -139,7 +139,7 @@ def _agents_in(place: str, value: Any) -> list[AnyAgent]:
     items = cast("list[Any]", value if isinstance(value, (list, tuple)) else [value])
     if not items or not all(isinstance(item, Agent) for item in items):
         kind = type(cast("object", value)).__name__
-        raise AgentsNotFoundError(place, f"it is {kind}, and has to be an Agent, a list of them or an AgentRegistry.")
+        raise AgentsNotFoundError(place, f"it is {kind}; it has to be an Agent, a list of them or an AgentRegistry.")
     return [cast("AnyAgent", item) for item in items]
 
 
@@ -150,10 +150,10 @@ def _registry(place: str, agents: list[AnyAgent]) -> AgentRegistry:
 
 
 def import_place(place: str, where: str) -> ModuleType:
-    """The module, or the file, that a command line names as part of a place.
+    """The module or file that a command line names as part of a place.
 
     Raises:
-        AgentsNotFoundError: it is not there, or cannot be imported.
+        AgentsNotFoundError: it is missing, or cannot be imported.
     """
     if not where:
         raise AgentsNotFoundError(place, "write module:name, file.py:name, or either without the name.")
@@ -171,7 +171,9 @@ def import_place(place: str, where: str) -> ModuleType:
     except ModuleNotFoundError as problem:
         missing = problem.name or name
         if name == missing or name.startswith(f"{missing}."):
-            raise AgentsNotFoundError(place, f"there is no module {missing!r} here or installed.") from problem
+            raise AgentsNotFoundError(
+                place, f"there is no module {missing!r} in this folder or installed."
+            ) from problem
         raise AgentsNotFoundError(place, f"importing it needs {missing!r}, which is not installed.") from problem
     except HelixError:
         raise

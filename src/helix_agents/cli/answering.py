@@ -1,4 +1,4 @@
-"""What waits for people, as the command line lists it and stores their answers."""
+"""What waits for people: listing it, and storing their answers, from the command line."""
 
 from collections.abc import Callable
 from typing import Any, Literal, cast
@@ -27,29 +27,29 @@ from helix_agents.domain.pending import (
 from helix_agents.domain.records import JSON
 from helix_agents.ports.state_store import SessionStateStore
 
-# Stands for the agents where an answer was given without naming any: a store does not know which module defines them.
+# Placeholder for the agents if an answer was given without naming any: a store does not know which module defines them.
 UNNAMED = "MODULE:AGENTS"
 
 
 class NoSuchCallError(CallerError):
-    """The call to answer is not there, or it was not said which one is meant."""
+    """The call to answer does not exist, or it is unclear which one is meant."""
 
     code = "not_found"
     session_id: str
     problem: str
 
     def __str__(self) -> str:
-        return f"In session {self.session_id!r} {self.problem}"
+        return f"Session {self.session_id!r}: {self.problem}"
 
 
 async def list_pending(output: Output, url: str, *, offset: int, limit: int, **where: Any) -> None:
-    """What waits, across all sessions."""
+    """List what waits, across all sessions."""
     async with open_stored(url) as backend:
         page = await backend.state.list_pending(PendingFilter(**where), offset=offset, limit=limit)
         now = backend.state.now_ms()
     output.answer(plain_page(page))
     output.table(
-        ("session", "call", "kind", "waits for", "deadline", "tool", "input"),
+        ("session", "call", "kind", "waiting", "deadline", "tool", "input"),
         [
             (
                 call.root_session_id,
@@ -99,12 +99,14 @@ async def answer_call(
     )
     output.say(sentence)
     if agents is None and next_step == "resume":
-        output.note(f"{UNNAMED} is where {root.agent_type!r} is defined: app.py, app.py:agents or app:agents.")
+        output.note(
+            f"Replace {UNNAMED} with the place that defines {root.agent_type!r}: app.py, app.py:agents or app:agents."
+        )
     return code
 
 
 def option_or_text(call: PendingCall, text: str) -> JSON:
-    """An answer as it was typed; where the question offers options, the option that reads so."""
+    """An answer as it was typed; if the question offers options, the option that reads the same."""
     return next((option for option in options_of(call) if shown_json(option) == text), text)
 
 
@@ -116,12 +118,12 @@ def options_of(call: PendingCall) -> list[JSON]:
 async def _find(
     store: SessionStateStore, session_id: str, tool_call_id: str | None, *, wants_approval: bool
 ) -> PendingCall:
-    """The call that is named, whether it still waits or not, or the only one of its kind that waits in the session."""
+    """The named call, whether it still waits or not; without a name, the session's only waiting call of its kind."""
     session = await store.load_state(session_id)
     if tool_call_id is not None:
         named = await store.get_pending_call(session_id, tool_call_id)
         if named is None:
-            raise NoSuchCallError(session_id, f"no call {tool_call_id!r} waits; `helix pending list` shows what does.")
+            raise NoSuchCallError(session_id, f"no call {tool_call_id!r} is waiting; see `helix pending list`.")
         return named
     page = await store.list_pending(PendingFilter(root_session_id=session.root_session_id), limit=200)
     fitting = [call for call in page.items if _fits(call, wants_approval=wants_approval)]
@@ -129,29 +131,29 @@ async def _find(
         return fitting[0]
     kind = "approval" if wants_approval else "question or client tool"
     if not fitting:
-        raise NoSuchCallError(session_id, f"no {kind} waits; `helix pending list` shows what does.")
+        raise NoSuchCallError(session_id, f"no {kind} is waiting; see `helix pending list`.")
     ids = ", ".join(f"{call.tool_call_id} ({call.tool_name})" for call in fitting)
-    raise NoSuchCallError(session_id, f"several calls wait, say which: {ids}.")
+    raise NoSuchCallError(session_id, f"several calls are waiting; name one of them: {ids}.")
 
 
 def _fits(call: PendingCall, *, wants_approval: bool) -> bool:
-    """Whether a decision, or else a result, can be given to a call; where nobody knows what it did, either."""
+    """Whether a call takes a decision, or a result; one whose outcome is unknown takes either."""
     return call.reason == UNKNOWN_OUTCOME or (call.kind == "approval") == wants_approval
 
 
 def _told(call: PendingCall, outcome: AnswerOutcome, place: Workplace) -> tuple[str, str, ExitCode]:
-    """The outcome by name, as sentences, and as an exit code."""
+    """The outcome by name, in sentences, and as an exit code."""
     match outcome:
         case AnswerAccepted(call=answered, next=next_step, still_waiting=count):
             return "accepted", f"Stored. {_warned(answered)}{_next(call, next_step, count, place)}", ExitCode.OK
         case AnswerAlreadyCompleted(call=PendingCall(state="dropped")):
-            gone = "Too late: the session went on without an answer, and the call was given up."
+            gone = "Too late: the session continued without an answer, and the call was given up."
             return "already_completed", gone, ExitCode.CONFLICT
         case AnswerAlreadyCompleted():
-            return "already_completed", "Somebody was first: an earlier answer stands.", ExitCode.CONFLICT
+            return "already_completed", "Already answered: the earlier answer is kept.", ExitCode.CONFLICT
         case AnswerLate(recorded=recorded):
-            kept = "the model is told of it once" if recorded else "an earlier late answer is kept"
-            return "late_answer_after_timeout", f"Too late: the run went on without it; {kept}.", ExitCode.CONFLICT
+            kept = "the model is told about it once" if recorded else "an earlier late answer is kept"
+            return "late_answer_after_timeout", f"Too late: the run continued without it; {kept}.", ExitCode.CONFLICT
         case AnswerRefused(reason=reason):
             return "validation_error", f"Refused: {reason}.", ExitCode.FAILED
         case AnswerNotFound():
@@ -159,11 +161,11 @@ def _told(call: PendingCall, outcome: AnswerOutcome, place: Workplace) -> tuple[
 
 
 def _warned(call: PendingCall) -> str:
-    """What somebody has to know who allowed a call to run that may have run before."""
+    """A warning for a person who approved a call that may already have run."""
     match call.answer:
         case ApprovalAnswer(approved=True) if call.reason == UNKNOWN_OUTCOME:
             return (
-                f"{call.tool_name} was begun before, and nobody knows whether it took effect: it will run again, and "
+                f"{call.tool_name} was started before, and it is unknown whether it took effect: it will run again and "
                 "may take effect a second time. "
             )
         case _:
@@ -175,11 +177,11 @@ def _next(
 ) -> str:
     match next_step:
         case "resume":
-            return f"Go on with: {place.going_on('resume', call.root_session_id)}"
+            return f"Continue with: {place.going_on('resume', call.root_session_id)}"
         case "wait":
-            return f"{still_waiting} more to answer before everything goes on."
+            return f"{still_waiting} more to answer before the session continues."
         case "nothing":
-            return "A run is going that takes it up."
+            return "An active run will use it."
 
 
 def _deadline(call: PendingCall, now: int) -> str:

@@ -15,8 +15,8 @@ from helix_agents.cli.exit_codes import MEANINGS, ExitCode, exit_code_for
 from helix_agents.cli.here import is_folder_gone
 from helix_agents.cli.output import Output
 
-# Each is a module of `commands/` with a click command called `command`, imported when somebody asks for it, so that
-# `helix --version` and a typing mistake are answered at once.
+# Each is a module of `commands/` with a click command called `command`, imported only when it is needed, so that `helix
+# --version` and a typing mistake are answered at once.
 COMMANDS = {
     name: f"helix_agents.cli.commands.{name}"
     for name in (
@@ -35,6 +35,7 @@ COMMANDS = {
         "resume",
         "retry",
         "run",
+        "schedules",
         "serve",
         "sessions",
         "skills",
@@ -64,7 +65,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as unknown:
-            # The group itself knows no names before somebody asks, and would suggest none.
+            # The group itself knows no names before they are asked for, and would suggest none.
             raise click.NoSuchCommand(unknown.command_name, possibilities=COMMANDS, ctx=ctx) from unknown
 
 
@@ -108,7 +109,7 @@ def _run(arguments: Sequence[str], output: Output) -> int:
         click.echo("Interrupted.", err=True)
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the answer has seen enough of it.
+        # The reader of the answer has closed the pipe.
         _forget_unwritten()
         return ExitCode.FAILED
     except OSError as error:
@@ -122,27 +123,27 @@ def _run(arguments: Sequence[str], output: Output) -> int:
 
 
 def _replace_closed_streams() -> None:
-    """Whoever closed a stream neither says nor hears anything there; what is opened next must not take its place."""
+    """Replace streams that the caller closed: a file that is opened next must not take their place."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the process
 
 
 def _read_whatever_comes() -> None:
-    """What comes in and is no text is refused by whoever reads it, and says what it was for."""
+    """Let input that is not text come in: the command that reads it refuses it, and says what it was for."""
     stream: TextIO = sys.stdin
     if isinstance(stream, TextIOWrapper):
         stream.reconfigure(errors="surrogateescape")
 
 
 def _forget_unwritten() -> None:
-    """Python must not complain about what nobody takes when it flushes."""
+    """Python must not complain about unread output when it flushes."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain_full(error: OSError, output: Output) -> int:
-    where = f" to {error.filename}" if error.filename else ", the answer perhaps"
-    message = f"Something could not be written{where}: {error.strerror}."
+    where = f"to {error.filename}" if error.filename else "something, perhaps the answer"
+    message = f"Could not write {where}: {error.strerror}."
     try:
         output.fail_with("no_space", message)
     except OSError:
@@ -159,7 +160,7 @@ def _explain_gone(output: Output) -> int:
 
 
 def _check_encoding(arguments: Sequence[str]) -> None:
-    """Nothing of what arguments say, a session's id or a message, can be stored if it is no text."""
+    """Refuse arguments that are not text: neither a session's id nor a message could be stored."""
     for argument in arguments:
         try:
             argument.encode()
@@ -177,7 +178,7 @@ def _explain(error: Exception, output: Output) -> int:
         raise error
     output.fail_with(
         "internal_error",
-        f"Something nobody expected: {type(error).__name__}: {error}. This is a bug; please report it with what "
-        "HELIX_DEBUG=1 shows.",
+        f"Unexpected error: {type(error).__name__}: {error}. This is a bug; please report it with the output that "
+        "HELIX_DEBUG=1 gives.",
     )
     return ExitCode.BUG

@@ -28,7 +28,7 @@ def command_for(capability: Capability, name: str | None = None) -> click.Comman
     def run(output: Output, **given: Any) -> None:
         options = {option: given.pop(option) for option in OWN_OPTIONS}
         if options["session_id"] is None and _needs_session(capability):
-            raise click.UsageError("Say which session with --session ID; `helix state create-session` makes one.")
+            raise click.UsageError("Name a session with --session ID; `helix state create-session` creates one.")
         inputs = {name.removeprefix("input_"): value for name, value in given.items() if value is not None}
         for declared in capability.inputs:
             if declared.kind in ("Object", "Array") and declared.name in inputs:
@@ -43,16 +43,16 @@ def command_for(capability: Capability, name: str | None = None) -> click.Comman
 
 
 def show(output: Output, answer: dict[str, Any]) -> None:
-    """An answer for a person, one field per line, or for a script."""
+    """Show an answer, one field per line for a person, or as JSON for a script."""
     output.answer(answer)
     for name, value in answer.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-        # What others stored is shown, and never obeyed: a terminal must not take it for a command.
+        # Stored text is escaped: a terminal must not interpret what others wrote.
         output.say(f"{name}: {_harmless(text)}")
 
 
 def _needs_session(capability: Capability) -> bool:
-    """Whether it can do nothing without a session; a watch is one's own where there is none."""
+    """Whether it needs a session; a watch without one belongs to the agent."""
     return capability.in_session and capability.name != "state.shared.watch"
 
 
@@ -67,7 +67,7 @@ def _option(declared: Field) -> Any:
     json_help = " As JSON." if declared.kind in ("Object", "Array") else ""
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.name == "agent":
-        # Whose state the caller's own is says --agent; this names the one to back up or restore.
+        # --agent already says whose state it is; this option names the agent to back up or restore.
         flag = "--of-agent"
     name, text = f"input_{declared.name}", declared.description + json_help
     if declared.kind == "Boolean":
@@ -82,7 +82,7 @@ def _json(declared: Field, text: str) -> Any:
         raise click.BadParameter(f"--{declared.name} is nested too deeply.") from problem
     except ValueError as problem:
         raise click.BadParameter(
-            f"--{declared.name} is JSON: write text as '\"text\"', not {text[:40]!r}."
+            f"--{declared.name} takes JSON: write text as '\"text\"', not {text[:40]!r}."
         ) from problem
 
 

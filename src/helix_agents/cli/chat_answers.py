@@ -24,7 +24,7 @@ from helix_agents.runtimes.in_process import Executor
 def ask_person(
     output: Output, keyboard: Keyboard, loop: LoopThread, helix: Executor, session_id: str, call: PendingCall
 ) -> bool:
-    """Ask until there is an answer that fits, or the person wants to decide later; says which it was."""
+    """Ask until an answer fits, or the person wants to decide later; returns whether there is an answer."""
     _introduce(output, call)
     while True:
         answers = _approval(output, keyboard) if call.kind == "approval" else _result(keyboard, call)
@@ -36,10 +36,10 @@ def ask_person(
             if not isinstance(outcome, AnswerRefused):
                 break
         if isinstance(outcome, AnswerRefused):
-            output.note(f"that does not fit: {outcome.reason}")
+            output.note(f"that answer does not fit: {outcome.reason}")
             continue
         if not isinstance(outcome, AnswerAccepted):
-            output.note("somebody else has answered it")
+            output.note("this call was already answered")
         return True
 
 
@@ -51,7 +51,7 @@ def _introduce(output: Output, call: PendingCall) -> None:
         return
     output.say(f"? {described(call)}")
     if call.reason == UNKNOWN_OUTCOME:
-        output.note(f"  {NOBODY_KNOWS}: yes runs it again, no tells the model")
+        output.note(f"  {NOBODY_KNOWS}: yes to run it again, no to tell the model")
 
 
 def _approval(output: Output, keyboard: Keyboard) -> list[Answer] | None:
@@ -71,7 +71,7 @@ def _approval(output: Output, keyboard: Keyboard) -> list[Answer] | None:
             case "l" | "later", "":
                 return None
             case _:
-                output.note("y, n (with a reason, if you like: n too early), e or l; nothing was decided")
+                output.note("type y, n (optionally with a reason: n too early), e or l; nothing was decided yet")
 
 
 def _result(keyboard: Keyboard, call: PendingCall) -> list[Answer] | None:
@@ -81,7 +81,7 @@ def _result(keyboard: Keyboard, call: PendingCall) -> list[Answer] | None:
         return None
     if said.startswith("!"):
         return [ToolAnswer(error=said[1:].strip() or "it failed")]
-    # A number may be meant as one or as text: what the tool declares decides.
+    # A number may be meant as a number or as text: what the tool declares decides.
     parsed = _parsed(said)
     values: list[JSON] = [option_or_text(call, said)]
     if parsed is not None and parsed != values[0]:

@@ -19,7 +19,7 @@ class Leave(Exception):  # noqa: N818 - no error: the person is done
 
 @dataclass(frozen=True)
 class Command:
-    """One command: what it does, in words and in fact."""
+    """One command: its description and its function."""
 
     about: str
     act: "Callable[[Chat, str], None]"
@@ -63,7 +63,7 @@ def _checkpoints(chat: "Chat", _rest: str) -> None:
 
 
 def _rewind(chat: "Chat", rest: str) -> None:
-    # No conversation has so many that their number needs more digits.
+    # No conversation has so many checkpoints that the number needs more digits.
     at = 1 if not rest else int(rest) if rest.isdecimal() and len(rest) < 10 else None
     checkpoint_id = rest
     if at is not None:
@@ -75,7 +75,7 @@ def _rewind(chat: "Chat", rest: str) -> None:
         checkpoint_id = page.items[0].checkpoint_id
     session = chat.loop.run(chat.helix.rewind(chat.session_id, checkpoint_id))
     chat.output.note(
-        f"back at {checkpoint_id}, {shown_count(session.message_count, 'message')}; say something, or /resume"
+        f"back at {checkpoint_id}, {shown_count(session.message_count, 'message')}; send a message, or /resume"
     )
 
 
@@ -86,20 +86,20 @@ def _usage(chat: "Chat", _rest: str) -> None:
 
 
 COMMANDS: dict[str, Command] = {
-    "help": Command("this list", _help),
+    "help": Command("show this list", _help),
     "exit": Command("leave; the session is kept", _leave),
-    "quit": Command("the same", _leave),
-    "interrupt": Command("stop the agent while it works, or give up what waits", _interrupt),
+    "quit": Command("the same as /exit", _leave),
+    "interrupt": Command("stop the agent while it works, or give up waiting calls", _interrupt),
     "abort": Command("fail the turn for good", _abort),
-    "resume": Command("go on with what is open", lambda chat, _: chat.resume()),
-    "retry": Command("try a failed turn again from its last commit", lambda chat, _: chat.retry()),
-    "history": Command("the whole conversation", _history),
-    "checkpoints": Command("where the conversation can be rewound to", _checkpoints),
-    "rewind": Command("go back one checkpoint, /rewind 2 two, or to a CHECKPOINT", _rewind),
-    "usage": Command("tokens used so far", _usage),
+    "resume": Command("continue a turn that is open", lambda chat, _: chat.resume()),
+    "retry": Command("retry a failed turn from its last commit", lambda chat, _: chat.retry()),
+    "history": Command("show the whole conversation", _history),
+    "checkpoints": Command("list the checkpoints to rewind to", _checkpoints),
+    "rewind": Command("go back one checkpoint; /rewind 2 goes back two, /rewind CHECKPOINT to that one", _rewind),
+    "usage": Command("show the tokens used so far", _usage),
 }
 
 
 def explain() -> str:
-    """All commands, one a line."""
+    """All commands, one per line."""
     return "\n".join(f"  /{name:<12} {command.about}" for name, command in COMMANDS.items())

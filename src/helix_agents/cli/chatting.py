@@ -1,4 +1,4 @@
-"""A terminal chat: the main thread waits for the keyboard, the agents work on another one."""
+"""A terminal chat: the main thread waits for the keyboard, the agents work on another thread."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -31,7 +31,7 @@ from helix_agents.system import RandomIds
 HISTORY_SHOWN = 10
 # How long one look at the keyboard lasts while an agent works.
 GLANCE_SECONDS = 0.1
-# How often the process that drives a foreign run is looked for.
+# How often to check that the process that drives the followed run is alive.
 LOOK_AGAIN_SECONDS = 1.0
 
 T = TypeVar("T")
@@ -92,45 +92,45 @@ class Chat:
 
     def hold(self) -> None:
         """Talk until the person leaves."""
-        self.output.note(f"{self.agent.name}, session {self.session_id}; /help, Ctrl-D leaves")
+        self.output.note(f"{self.agent.name}, session {self.session_id}; /help for help, Ctrl-D to leave")
         try:
             self._guarded(self._pick_up)
             while True:
                 self._guarded(self._turn)
         except (Leave, EOFError):
             self.output.say()
-        tell_next(self.output, self._place, "go on with", "chat", "--session", self.session_id)
+        tell_next(self.output, self._place, "continue with", "chat", "--session", self.session_id)
 
     # -- what commands use
 
     def drive(self, beginning: Coroutine[Any, Any, RunHandle[Any]]) -> None:
-        """Begin a run and see it to its end, with all that it asks of the person on the way."""
+        """Start a run and see it to its end, putting everything that it asks to the person on the way."""
         result = self._see(self.loop.run(beginning))
         while isinstance(result, Suspended) and self._answer(result.pending):
             result = self._see(self.loop.run(self.helix.resume(self.agent, self.session_id, model=self._model)))
         self._tell(result)
 
     def resume(self) -> None:
-        """Go on with what is open; what waits is put to the person first."""
+        """Continue what is open; the person is asked about waiting calls first."""
         waiting = self.loop.run(self.helix.list_pending(PendingFilter(root_session_id=self.session_id)))
         self._answer(waiting.items)
         self.drive(self.helix.resume(self.agent, self.session_id, model=self._model))
 
     def retry(self) -> None:
-        """Try again what failed."""
+        """Retry what failed."""
         self.drive(self.helix.retry(self.agent, self.session_id, model=self._model))
 
     # -- turns
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """Do something; trouble is told, and the conversation goes on."""
+        """Do something; an error is shown, and the conversation continues."""
         try:
             act()
         except HelixError as problem:
             self.output.fail(problem)
         except KeyboardInterrupt:
             self.output.say()
-            self.output.note("Ctrl-D or /exit leaves; the session is kept.")
+            self.output.note("Press Ctrl-D or type /exit to leave; the session is kept.")
 
     def _turn(self) -> None:
         line = self.keyboard.ask("you> ").strip()
@@ -142,15 +142,15 @@ class Chat:
         name, _, rest = line[1:].partition(" ")
         command = COMMANDS.get(name)
         if command is None:
-            self.output.note(f"there is no /{name}\n{explain()}")
+            self.output.note(f"there is no command /{name}\n{explain()}")
             return
         try:
             command.act(self, rest.strip())
         except SessionNotFoundError:
-            self.output.note("nothing yet: the session begins with your first message")
+            self.output.note("nothing yet: the session starts with your first message")
 
     def _pick_up(self) -> None:
-        """Show where a session stands that was talked in before, and go on with what is open there."""
+        """Show the state of an existing session, and continue what is open there."""
         try:
             snapshot = self.loop.run(self.helix.sessions.snapshot(self.session_id))
         except SessionNotFoundError:
@@ -166,19 +166,19 @@ class Chat:
         elif run.status == "running":
             self._take_over()
         elif snapshot.status == "interrupted":
-            self.output.note("it was interrupted; /resume goes on, or say something")
+            self.output.note("this session was interrupted; /resume to continue, or send a message")
         elif snapshot.status == "failed":
-            self.output.note("its last turn failed; /retry tries again, or say something")
+            self.output.note("the last turn failed; /retry to try again, or send a message")
 
     def _take_over(self) -> None:
-        """Go on with a turn whose process died; show one that another process drives, for as long as it lives."""
+        """Continue a turn whose process died; show one that another process drives, while that process lives."""
         result = None
         while result is None:
             try:
                 self.drive(self.helix.resume(self.agent, self.session_id, model=self._model))
                 return
             except AgentAlreadyRunningError:
-                self.output.note("its turn is going on in another process; this shows it")
+                self.output.note("another process is running this turn; showing it here")
             handle = self.loop.run(self.helix.get_handle(self.agent, self.session_id))
             if handle is None:
                 return
@@ -186,7 +186,7 @@ class Chat:
         self._tell(result)
 
     async def _follow_while_alive(self, handle: RunHandle[Any]) -> RunResult[Any] | None:
-        """The end of a run that another process drives; None when that process died first."""
+        """The end of a run that another process drives; None if that process died first."""
         following = asyncio.create_task(follow(self.output, handle))
         while not following.done():
             await asyncio.wait((following,), timeout=LOOK_AGAIN_SECONDS)
@@ -200,7 +200,7 @@ class Chat:
         return self._attend(handle, follow(self.output, handle))
 
     def _attend(self, handle: RunHandle[Any], work: Coroutine[Any, Any, T]) -> T:
-        """Show a run to its end. Ctrl-C interrupts it, and so does a line that says so; other lines are kept."""
+        """Show a run to its end. Ctrl-C or a typed /interrupt or /abort stops it; other lines are kept."""
         following = self.loop.start(work)
         stopping = False
         while not following.done():
@@ -215,7 +215,7 @@ class Chat:
                     following.cancel()
                     raise Leave from None
                 stopping = True
-                self.output.note("\nstopping; what was done is kept. Ctrl-C again leaves.")
+                self.output.note("\nstopping; what was done is kept. Press Ctrl-C again to leave.")
                 self.loop.run(handle.interrupt("stopped from the keyboard"))
         try:
             return following.result()
@@ -223,7 +223,7 @@ class Chat:
             raise Leave from None
 
     def _answer(self, calls: Sequence[PendingCall]) -> bool:
-        """Put waiting calls to the person; says whether there is an answer to go on with."""
+        """Ask the person about waiting calls; returns whether there is an answer to continue with."""
         answered = any(call.state in READY for call in calls)
         for call in calls:
             if call.state == "waiting":
@@ -237,6 +237,6 @@ class Chat:
             case Suspended(pending=calls):
                 self.output.note(f"{len(calls)} still to answer; /resume asks again, a new message gives them up")
             case Interrupted():
-                self.output.note("interrupted; /resume goes on, or say something")
+                self.output.note("interrupted; /resume to continue, or send a message")
             case Failed(code=code, error=error):
-                self.output.note(f"failed ({code}): {error}\n/retry tries again from the last commit")
+                self.output.note(f"failed ({code}): {error}\n/retry to try again from the last commit")

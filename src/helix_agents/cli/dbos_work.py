@@ -10,7 +10,7 @@ from helix_agents.runtimes.dbos import DBOSAgentExecutor
 
 
 async def work(output: Output, agents: AgentRegistry, store_url: str, settings: dict[str, Any]) -> None:
-    """Drive runs of these agents until the process is told to end; then running steps get their grace."""
+    """Drive runs of these agents until the process is told to end; running steps then get their grace."""
     async with DBOSAgentExecutor.open(store_url, agents=list(agents), placement="shared", **settings):
         names = sorted(agent.name for agent in agents)
         output.answer({"queue": settings["prefix"], "agents": names, "store": shown_url(store_url)})

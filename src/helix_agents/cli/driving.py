@@ -32,16 +32,18 @@ from helix_agents.ports.models import open_model
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.in_process import Executor
 
-NOTHING_IS_KEPT = "memory:// ends with this command; to go on later, give another --store, such as sqlite:///helix.db"
+NOTHING_IS_KEPT = (
+    "memory:// keeps nothing after this command; to continue later, use another --store, such as sqlite:///helix.db"
+)
 
-# Of a call whose outcome is unknown, when a person is asked what becomes of it.
-NOBODY_KNOWS = "its process died and nobody knows whether it took effect"
+# Shown when a person is asked about a call whose outcome is unknown.
+NOBODY_KNOWS = "its process died, and it is unknown whether the call took effect"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workplace:
-    """Where agents and sessions are, which model is asked and what opens deps, as the command line said; for commands
-    it suggests."""
+    """Where agents and sessions are, which model is used and what opens deps, as given on the command line; needed for
+    the commands it suggests."""
 
     agents: str
     store_url: str
@@ -60,7 +62,7 @@ class Workplace:
         return typed("helix", *words, *store)
 
     def going_on(self, command: str, *words: str) -> str:
-        """The same for a command that runs these agents, with the model that was asked here."""
+        """The same for a command that runs these agents, with the model that was used here."""
         model = () if self.model is None else ("--model", self.model)
         deps = () if self.deps is None else ("--deps", self.deps)
         return self.command(command, self.agents, *words, *model, *deps)
@@ -68,7 +70,7 @@ class Workplace:
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A run that was begun, and the agent it is a run of."""
+    """A run that was started, and its agent."""
 
     agent: AnyAgent
     handle: RunHandle[Any]
@@ -78,7 +80,7 @@ Begin: TypeAlias = Callable[[Executor], Awaitable[Begun]]
 
 
 async def drive(output: Output, place: Workplace, agents: AgentRegistry, begin: Begin) -> ExitCode:
-    """Begin a run, show it to its end, say how it ended and what can be done next."""
+    """Start a run, show it to its end, say how it ended and what can be done next."""
     show_warnings()
     async with open_driving(place.store_url, agents, load_deps(place.deps)) as helix:
         try:
@@ -88,7 +90,7 @@ async def drive(output: Output, place: Workplace, agents: AgentRegistry, begin: 
             waiting = await whole_list(lambda offset: helix.list_pending(where, offset=offset, limit=MAX_LIMIT))
             _tell_waiting(output, problem.session_id, waiting, place)
             given_up = place.going_on("resume", problem.session_id, "--message", "TEXT")
-            output.note(f"or give up what waits with\n  {given_up}")
+            output.note(f"or give up the waiting calls with\n  {given_up}")
             raise
         output.note(f"session {begun.handle.session_id}")
         with stopping_by_key(output, begun.handle) as stopped:
@@ -100,10 +102,10 @@ async def drive(output: Output, place: Workplace, agents: AgentRegistry, begin: 
 
 
 async def agent_for(helix: Executor, place: str, name: str | None, session_id: SessionId | None) -> AnyAgent:
-    """The agent that is named, or that the session belongs to, or the only one there.
+    """The named agent, else the one that the session belongs to, else the only one there.
 
     Raises:
-        AgentNotChosenError: none is named so, or several could be meant.
+        AgentNotChosenError: no agent has that name, or several could be meant.
     """
     session = None if session_id is None or name is not None else await helix.sessions.find(session_id)
     if session is None:
@@ -117,17 +119,18 @@ def find_model(name: str | None) -> LLMAdapter | None:
 
 
 def check_agent(agent: AnyAgent, model: LLMAdapter | None, deps: str | None) -> None:
-    """Refuse a run that would fail here, before anything is written; the model may be another one than the agent's.
+    """Refuse a run that would fail here, before anything is written; `model` may replace the agent's own.
 
     Raises:
         UnknownModelError, MissingExtraError: its model cannot be opened here.
-        DepsNotOpenedError, DepsNotFoundError: nothing is named that opens what its tools take, or nothing is there.
+        DepsNotOpenedError, DepsNotFoundError: its tools take deps, and nothing is named that opens them, or nothing is
+            there.
     """
     _check(AgentRegistry([agent]), deps, models=model is None)
 
 
 def check_agents(agents: AgentRegistry, deps: str | None) -> None:
-    """Refuse agents, and those they delegate to, whose runs would fail here; raises like `check_agent`."""
+    """Refuse agents whose runs would fail here, including those they delegate to; raises like `check_agent`."""
     _check(agents, deps, models=True)
 
 
@@ -149,10 +152,10 @@ def stopping_by_key(output: Output, handle: RunHandle[Any]) -> Generator[asyncio
     def on_key() -> None:
         loop.remove_signal_handler(signal.SIGINT)
         pressed.set()
-        output.note("\nStopping; what was done is kept. Ctrl-C again leaves at once.")
+        output.note("\nStopping; what was done is kept. Press Ctrl-C again to leave at once.")
         asking.add(loop.create_task(handle.interrupt("stopped from the keyboard")))
 
-    # A loop outside the main thread, or on a platform without signals, leaves Ctrl-C to whoever runs it.
+    # A loop outside the main thread, or on a platform without signals, leaves Ctrl-C to its caller.
     with suppress(NotImplementedError, RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGINT, on_key)
     try:
@@ -177,7 +180,7 @@ def document_of(result: RunResult[Any]) -> dict[str, Any]:
 
 
 def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Workplace) -> None:
-    """Tell a person how a run ended, and the command that goes on."""
+    """Tell a person how a run ended, and the command that continues it."""
     session = result.session_id
     match result:
         case Completed():
@@ -185,30 +188,30 @@ def tell_end(output: Output, agent: AnyAgent, result: RunResult[Any], place: Wor
         case Suspended(pending=calls):
             _tell_waiting(output, session, calls, place)
         case Interrupted():
-            tell_next(output, place, "interrupted; go on with", "resume", session)
+            tell_next(output, place, "interrupted; continue with", "resume", session)
         case Failed(code=code, error=error):
             output.note(f"failed ({code}): {error}")
             tell_next(output, place, "try again from the last commit with", "retry", session)
 
 
 def tell_next(output: Output, place: Workplace, does: str, command: str, *words: str) -> None:
-    """Tell a person the command that goes on, if there is anything that it could go on with."""
+    """Tell a person the command that continues the session, if the store keeps it."""
     output.note(NOTHING_IS_KEPT if place.forgets else f"{does}\n  {place.going_on(command, *words)}")
 
 
 def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCall], place: Workplace) -> None:
     """Tell a person what a session waits for, and the commands that answer it."""
     for call in calls:
-        output.note(f"waits: {described(call)}")
+        output.note(f"waiting: {described(call)}")
         if call.reason == UNKNOWN_OUTCOME:
-            output.note(f"  {NOBODY_KNOWS}: approve runs it again, deny tells the model, or say what happened")
+            output.note(f"  {NOBODY_KNOWS}: approve to run it again, deny to tell the model, or say what happened")
         for words in () if place.forgets else _answering(call):
             output.note(f"  {place.command('pending', *words, '--agents', place.agents)}")
-    tell_next(output, place, "then go on with", "resume", session)
+    tell_next(output, place, "then continue with", "resume", session)
 
 
 def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:
-    """Show a structured output; a text was shown as it was written."""
+    """Show a structured output; a text was already shown as it was written."""
     if agent.output is not None:
         output.say(shown_json(to_jsonable_python(result.output)))
 

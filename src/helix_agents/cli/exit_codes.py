@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """Stable numbers for scripts; the groups are those of the error tree: who has to act."""
+    """Stable numbers for scripts, grouped like the error tree: by who has to act."""
 
     OK = 0
     FAILED = 1
-    """The command ran and the answer is no, or the request cannot be fulfilled as it stands."""
+    """The command ran and the answer is no, or the request cannot be fulfilled as it is."""
     USAGE = 2
     """The command line itself is wrong."""
     SERVICE = 3
@@ -21,13 +21,13 @@ class ExitCode(IntEnum):
     SETUP = 4
     """Configuration or installation needs a change: a missing extra, an unknown URL, a schema to migrate."""
     CONFLICT = 5
-    """Somebody else was first; the same command may succeed now."""
+    """Another process or person came first; the same command may succeed now."""
     WAITING = 6
-    """The run waits for somebody: answer what is pending, then resume."""
+    """The run waits for an answer: answer the pending calls, then resume."""
     STOPPED = 7
-    """The run was interrupted; resume goes on."""
+    """The run was interrupted; resume continues it."""
     BUG = 70
-    """Something happened that nobody expected."""
+    """An unexpected error: a bug."""
     INTERRUPTED = 130
     """Stopped from the keyboard."""
 
@@ -37,9 +37,9 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.FAILED: "failed, or the answer is no",
     ExitCode.USAGE: "wrong usage",
     ExitCode.SERVICE: "the store or another service needs attention",
-    ExitCode.SETUP: "setup needs a change",
-    ExitCode.CONFLICT: "somebody else was first",
-    ExitCode.WAITING: "the run waits for somebody",
+    ExitCode.SETUP: "the setup needs a change",
+    ExitCode.CONFLICT: "another process or person came first",
+    ExitCode.WAITING: "the run waits for an answer",
     ExitCode.STOPPED: "the run was interrupted",
     ExitCode.BUG: "a bug; HELIX_DEBUG=1 shows where",
     ExitCode.INTERRUPTED: "stopped from the keyboard",

@@ -27,7 +27,7 @@ MOST_SHOWN = 100
 
 
 class Follower:
-    """Shows one run's chunks, one after another. Text goes to standard output, everything else beside it."""
+    """Shows one run's chunks, one after another. Text goes to standard output, everything else to standard error."""
 
     def __init__(self, output: Output, session_id: SessionId) -> None:
         self._output = output
@@ -35,7 +35,7 @@ class Follower:
         self._in_a_line = False
 
     def show(self, chunk: StreamChunk) -> None:
-        """Show what came."""
+        """Show a chunk."""
         if isinstance(chunk, TextDelta) and chunk.session_id == self._session_id:
             self._output.say(chunk.delta, end=False)
             self._in_a_line = bool(chunk.delta) and not chunk.delta.endswith("\n")
@@ -44,7 +44,7 @@ class Follower:
             self._output.note(note)
 
     def end_line(self) -> None:
-        """Begin a new line unless one was just begun."""
+        """Start a new line unless one was just started."""
         if self._in_a_line:
             self._output.say()
             self._in_a_line = False
@@ -60,13 +60,13 @@ def _note(chunk: StreamChunk) -> str | None:
         case ToolError(tool_name=name, error=error):
             return f"· {who}{name} failed: {_short(error)}"
         case SubagentStart(child_agent_type=agent):
-            return f"· {agent} begins"
+            return f"· {agent} starts"
         case SubagentEnd(child_agent_type=agent, status=status):
             return f"· {agent} {status}"
         case RunStarted(attempt=attempt) if attempt > 1:
-            return f"· attempt {attempt} goes on"
+            return f"· attempt {attempt} continues"
         case StepDiscarded():
-            return "· the last step is done again"
+            return "· the last step is repeated"
         case Custom(name=name, data=data):
             return f"· {who}{name} {_short(data)}"
         case _:
@@ -74,7 +74,7 @@ def _note(chunk: StreamChunk) -> str | None:
 
 
 def _is_worth_telling(tool_name: str) -> bool:
-    """Children tell their own beginning and end, and the final output is shown as such."""
+    """Whether to show a call: children report their own start and end, and the final output is shown as such."""
     return tool_name != FINISH_TOOL and not tool_name.startswith(SUBAGENT)
 
 
@@ -86,7 +86,7 @@ def _short(value: Any) -> str:
 async def follow(
     output: Output, handle: RunHandle[Any], *, seen: Callable[[StreamChunk], object] | None = None
 ) -> RunResult[Any]:
-    """Show the run from its beginning to its end, and answer how it ended."""
+    """Show the run from its beginning to its end, and return how it ended."""
     follower = Follower(output, handle.session_id)
     async for chunk in handle.stream():
         follower.show(chunk)

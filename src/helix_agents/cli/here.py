@@ -4,7 +4,7 @@ import os
 
 
 def is_folder_gone() -> bool:
-    """Whether it was deleted meanwhile; whatever is named relative to it is then nowhere."""
+    """Whether the folder has been deleted; nothing named relative to it can be found then."""
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 
 class Keyboard:
-    """Lines a person types. What was typed while nobody asked is kept, and given out where anything may be said."""
+    """Lines that a person types. Lines typed without a prompt are kept, and returned where any line may be typed."""
 
     def __init__(self) -> None:
         self._typed: deque[str] = deque()
@@ -35,7 +35,7 @@ class Keyboard:
         return input(prompt)
 
     def ask_now(self, prompt: str) -> str:
-        """A line that is typed after the prompt was seen: what was kept answers no question that came later.
+        """A line typed after the prompt was shown: kept lines must not answer a question that came later.
 
         Raises:
             EOFError: there are no more.
@@ -44,14 +44,14 @@ class Keyboard:
         return input(prompt)
 
     def keep(self, line: str) -> None:
-        """Give this line out before anything else is read."""
+        """Return this line before anything else is read."""
         self._typed.append(line)
 
     def glance(self, seconds: float) -> list[str]:
-        """Lines that were typed meanwhile; waits for one no longer than this."""
+        """Lines that were typed meanwhile; waits at most this long for one."""
         if not self._is_terminal:
             time.sleep(seconds)
             return []
         ready, _, _ = select.select([sys.stdin], [], [], seconds)
-        # Past Python's own buffer, which would hide from the next glance what it read ahead.
+        # Bypasses Python's own buffer, which would hide what it read ahead from the next glance.
         return os.read(sys.stdin.fileno(), 65_536).decode(errors="replace").splitlines() if ready else []

@@ -1,4 +1,4 @@
-"""A socket for a command that serves: taken before anything is opened, refused in a sentence."""
+"""A socket for a command that serves: taken before anything else is opened, and refused in one sentence."""
 
 import socket
 
@@ -9,12 +9,14 @@ def listen(command: str, host: str, port: int) -> socket.socket:
     """A socket that listens there; 0 takes a free port.
 
     Raises:
-        click.ClickException: the address is not this machine's, or taken.
+        click.ClickException: the address is not this machine's, or is taken.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as problem:
-        # The library adds the address, which is said already.
+        # Python appends the address, which the message already contains.
         why = (problem.strerror or str(problem)).partition(" (while")[0]
-        raise click.ClickException(f"{command} cannot listen on {host}:{port}: {why}. Choose another one.") from None
+        raise click.ClickException(
+            f"{command} cannot listen on {host}:{port}: {why}. Choose another address or port."
+        ) from None

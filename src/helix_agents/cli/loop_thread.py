@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, so that the main thread is free for the keyboard and for Ctrl-C."""
+"""An event loop on its own thread, so that the main thread is free for the keyboard and for Ctrl-C."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ class LoopThread:
         self._thread.join()
 
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin something, and go on."""
+        """Start something without waiting for it."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 

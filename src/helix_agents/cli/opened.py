@@ -1,4 +1,4 @@
-"""Executors as commands open them: for what needs no run, or with agents to drive."""
+"""Executors as commands open them: without agents for what needs no run, or with agents to drive."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,13 +17,13 @@ def desk_of(backend: Backend, agents: AgentRegistry | None = None) -> Executor:
 
 @asynccontextmanager
 async def open_desk(url: str) -> AsyncGenerator[Executor, None]:
-    """The same on what is stored at a URL."""
+    """The same for the store at a URL."""
     async with open_stored(url) as backend:
         yield desk_of(backend)
 
 
 @asynccontextmanager
 async def open_driving(url: str, agents: AgentRegistry, deps: OpenDeps | None) -> AsyncGenerator[Executor, None]:
-    """An executor that drives the runs it begins, and leaves everybody else's alone."""
+    """An executor that drives the runs it starts, and leaves all others alone."""
     async with Executor.open(url, agents=agents, deps=deps, janitor_seconds=None) as helix:
         yield helix

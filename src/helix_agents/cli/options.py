@@ -15,7 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Seconds(click.FloatRange):
-    """A time within a range; what is endless, or no number at all, is none."""
+    """A time within a range; an infinite value, or one that is not a number, is refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))
@@ -23,7 +23,7 @@ class Seconds(click.FloatRange):
 
 
 class Port(click.IntRange):
-    """A port to listen on, 0 for a free one; who writes an address with it is told how both are said."""
+    """A port to listen on, 0 for a free one; the error for an address with a port says how to give both."""
 
     def __init__(self) -> None:
         super().__init__(0, 65535)
@@ -34,9 +34,9 @@ class Port(click.IntRange):
         except click.BadParameter:
             host, _, port = str(value).rpartition(":")
             if not host or "/" in host or not port.isdecimal():
-                self.fail(f"{value!r} is not a port: say a number up to 65535, 0 for a free one.", param, ctx)
+                self.fail(f"{value!r} is not a port: give a number up to 65535, or 0 for a free port.", param, ctx)
             option = param.opts[0] if param is not None else "PORT"
-            self.fail(f"{value!r} is more than a port: say --host {host.strip('[]')} {option} {port}.", param, ctx)
+            self.fail(f"{value!r} is more than a port: write --host {host.strip('[]')} {option} {port}.", param, ctx)
 
 
 def seconds_option(name: str, default: float, text: str, *, above_zero: bool = False) -> Callable[[Command], Command]:
@@ -85,7 +85,7 @@ def agents_argument(command: Command) -> Command:
 
 
 def check_says_something(message: str, name: str) -> None:
-    """Refuse a message of which a model could make nothing.
+    """Refuse a message without content.
 
     Raises:
         click.UsageError: it is empty, or blank.
@@ -95,25 +95,27 @@ def check_says_something(message: str, name: str) -> None:
 
 
 def session_argument(command: Command) -> Command:
-    """Add the session a command is about."""
+    """Add the session that a command is about."""
     return click.argument("session_id", metavar="SESSION")(command)
 
 
 def model_option(command: Command) -> Command:
     """Add `--model NAME`, which takes the place of the agent's own for this run."""
-    return click.option("--model", metavar="NAME", help="Ask this model instead, such as anthropic:claude-sonnet-4-5.")(
+    return click.option("--model", metavar="NAME", help="Use this model instead, such as anthropic:claude-sonnet-4-5.")(
         command
     )
 
 
 def deps_option(command: Command) -> Command:
     """Add `--deps MODULE:NAME`, for agents whose tools take some."""
-    text = "What opens ctx.deps of tools, as the deps of an executor: module:name or file.py:name."
+    text = "What opens ctx.deps for tools, like an executor's deps: module:name or file.py:name."
     return click.option("--deps", metavar="MODULE:NAME", help=text)(command)
 
 
 def page_options(command: Command) -> Command:
     """Add `--limit` and `--offset`; lists are newest first."""
-    limit = click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="How many.")
-    offset = click.option("--offset", type=click.IntRange(0), default=0, help="How many to leave out, newest first.")
+    limit = click.option(
+        "--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="How many to show."
+    )
+    offset = click.option("--offset", type=click.IntRange(0), default=0, help="How many to skip, newest first.")
     return limit(offset(command))

@@ -1,4 +1,4 @@
-"""How commands speak: sentences for people on the terminal, or one JSON document for scripts."""
+"""How commands write: sentences for people on the terminal, or one JSON document for scripts."""
 
 import json
 import os
@@ -15,26 +15,26 @@ import click
 if TYPE_CHECKING:
     from helix_agents.domain.errors import HelixError
 
-# All but tabulators and the ends of lines; also those that turn the direction of what stands around them, so that a
-# person would approve something else than is shown.
+# All control characters but tabs and line ends. Those that change the direction of the text around them are included,
+# because a person would approve something else than is shown.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
 
 
 @dataclass(kw_only=True)
 class Output:
-    """One command's voice. With `--json`, standard output carries exactly one JSON document and nothing else."""
+    """The output of one command. With `--json`, standard output carries exactly one JSON document and nothing else."""
 
     as_json: bool = False
     _stdout: TextIO | None = None
 
     def spell_out(self) -> None:
-        """Show characters that the terminal has none for by their numbers: nobody should lose an answer for one."""
+        """Show characters that the terminal cannot display by their numbers, so that none costs an answer."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
 
     def reserve(self) -> None:
-        """Keep standard output for the answer: what agents and their modules print goes beside it."""
+        """Reserve standard output for the answer: what agents and their modules print goes to standard error."""
         if self._stdout is None:
             self._stdout, sys.stdout = sys.stdout, sys.stderr
 
@@ -49,13 +49,13 @@ class Output:
             click.echo(_harmless(sentence, sys.stdout), nl=end)
 
     def note(self, sentence: str, *, end: bool = True) -> None:
-        """Tell a person how it goes, beside the answer: on standard error, so that the answer can be piped on."""
+        """Tell a person about progress: on standard error, so that the answer can be piped."""
         if not self.as_json:
             told = _harmless(sentence, sys.stderr)
             click.echo(click.style(told, dim=True) if _may_style() else told, err=True, nl=end)
 
     def confirm(self, question: str, *, default: bool = False) -> bool:
-        """Ask the person at the terminal for a yes or a no; who leaves instead has the next line to be told so."""
+        """Ask the person at the terminal for a yes or a no; if they leave instead, start a new line first."""
         try:
             return click.confirm(_harmless(question, sys.stdout), default=default)
         except click.Abort:
@@ -63,7 +63,7 @@ class Output:
             raise
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Show rows under headings, as wide as they are; the last column is cut where the terminal ends."""
+        """Show rows under headings, as wide as needed; the last column is cut where the terminal ends."""
         if self.as_json:
             return
         if not rows:
@@ -94,7 +94,7 @@ class Output:
             self.fail_with(error.code, str(error))
 
     def fail_with(self, code: str, message: str) -> None:
-        """The same for trouble that is no error of this library."""
+        """The same for a problem that is not an error of this library."""
         if self.as_json:
             self.answer({"error": {"code": code, "message": message}})
         else:
@@ -102,12 +102,12 @@ class Output:
 
 
 def _harmless(text: str, stream: TextIO) -> str:
-    """What models, tools and people wrote is shown, and never obeyed: a terminal must not take it for a command."""
+    """The text with control characters escaped: a terminal must not interpret what models, tools and people wrote."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text) if stream.isatty() else text
 
 
 def _may_style() -> bool:
-    """Whether the terminal knows how to show something otherwise, and the person wants that."""
+    """Whether the terminal can show styles and the person wants them."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -124,7 +124,7 @@ def _one_line(text: str) -> str:
 
 
 def _cut(line: str) -> str:
-    """The line as far as a person's terminal goes; whole where it is piped on."""
+    """The line, cut at the terminal's width; whole if it is piped."""
     if not sys.stdout.isatty():
         return line
     width = shutil.get_terminal_size().columns

@@ -22,7 +22,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_page(page: Page[Any]) -> dict[str, Any]:
-    """A page as JSON: its items and where they stand in the whole."""
+    """A page as JSON: its items and their position in the whole."""
     return {
         "items": plain(page.items),
         "total": page.total,
@@ -49,10 +49,10 @@ def shown_span(milliseconds: float) -> str:
 
 
 def shown_count(count: int, noun: str) -> str:
-    """So many of something, in words that fit one of it, too."""
+    """A count with its noun, in the singular or the plural."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def shown_json(value: Any) -> str:
-    """A value on one line: text as it is, anything else as JSON."""
+    """A value on one line: text as is, anything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

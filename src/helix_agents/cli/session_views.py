@@ -15,7 +15,7 @@ from helix_agents.ports.state_store import SessionStateStore
 
 
 async def list_sessions(output: Output, url: str, *, offset: int, limit: int, **where: Any) -> None:
-    """Sessions that match, newest first."""
+    """List sessions that match, newest first."""
     async with open_stored(url) as backend:
         page = await backend.state.list_sessions(SessionFilter(**where), offset=offset, limit=limit)
     output.answer(plain_page(page))
@@ -30,7 +30,7 @@ async def list_sessions(output: Output, url: str, *, offset: int, limit: int, **
 
 
 async def show_session(output: Output, url: str, session_id: str) -> None:
-    """Everything about one session but its messages."""
+    """Show everything about one session except its messages."""
     async with open_stored(url) as backend:
         session = await backend.state.load_state(session_id)
         run = await backend.state.get_current_run(session_id)
@@ -65,7 +65,7 @@ async def show_session(output: Output, url: str, session_id: str) -> None:
 
 
 async def show_messages(output: Output, url: str, session_id: str, *, offset: int, limit: int) -> None:
-    """The latest messages, in the order they were said."""
+    """Show the latest messages, in the order they were said."""
     async with open_stored(url) as backend:
         await _check_session(backend.state, session_id)
         page = await backend.state.get_messages(session_id, offset=offset, limit=limit)
@@ -98,7 +98,7 @@ def _part(part: Any) -> str:
 
 
 async def list_runs(output: Output, url: str, session_id: str, *, offset: int, limit: int) -> None:
-    """The session's turns."""
+    """List the session's turns."""
     async with open_stored(url) as backend:
         await _check_session(backend.state, session_id)
         page = await backend.state.list_runs(session_id, offset=offset, limit=limit)
@@ -124,7 +124,7 @@ async def list_runs(output: Output, url: str, session_id: str, *, offset: int, l
 
 
 async def list_checkpoints(output: Output, url: str, session_id: str, *, offset: int, limit: int) -> None:
-    """Where the session can go back to."""
+    """List the checkpoints that the session can go back to."""
     async with open_stored(url) as backend:
         await _check_session(backend.state, session_id)
         page = await backend.state.list_checkpoints(session_id, offset=offset, limit=limit)

@@ -27,8 +27,8 @@ def state_options(command: Command) -> Command:
         (
             store_option,
             click.option("--namespace", default="", help="The tenant within the store."),
-            click.option("--agent", "acting", metavar="NAME", default="operator", help="Whose state it is."),
-            click.option("--session", "session_id", metavar="ID", help="A session that create-session made."),
+            click.option("--agent", "acting", metavar="NAME", default="operator", help="The agent whose state it is."),
+            click.option("--session", "session_id", metavar="ID", help="A session made by create-session."),
             click.option("--directory", type=click.Path(path_type=Path), help="Where snapshots and backups are kept."),
             click.option(
                 "--vault",
@@ -36,14 +36,14 @@ def state_options(command: Command) -> Command:
                 type=click.Path(path_type=Path),
                 envvar="HELIX_VAULT",
                 show_envvar=True,
-                help="The vault's file; beside the store if left out.",
+                help="The vault's file; by default, beside the store.",
             ),
             click.option(
                 "--export-root",
                 "export_roots",
                 type=click.Path(path_type=Path),
                 multiple=True,
-                help="A folder below which backups may be exported.",
+                help="A folder within which backups may be exported.",
             ),
             json_option,
         )
@@ -58,7 +58,7 @@ async def operator(
 ) -> AsyncGenerator["StateClient"]:
     """A client with which a person acts for an agent; the vault is unlocked if the passphrase is in the environment.
 
-    Who only looks is no reason for a store to exist, and does not create one.
+    A command that only reads does not create a store.
     """
     from helix_agents.capabilities.client import StateClient, entries_for
     from helix_agents.capabilities.gateway import Gateway
@@ -87,12 +87,12 @@ def vault_path(options: dict[str, Any], home: Path | None) -> Path:
     if options["vault_path"] is not None:
         return options["vault_path"]
     if home is None:
-        raise click.UsageError("This store has no folder for a vault; say --vault FILE.")
+        raise click.UsageError("This store has no folder for a vault; give --vault FILE.")
     return home / "vault.json"
 
 
 def passphrase(*, confirm: bool = False) -> str:
-    """The passphrase from the environment, or else asked for."""
+    """The passphrase from the environment, or else from a prompt."""
     from helix_agents.capabilities.vault.extra import require_vault_extra
 
     require_vault_extra()
@@ -100,7 +100,7 @@ def passphrase(*, confirm: bool = False) -> str:
     if given:
         return given
     if not sys.stdin.isatty():
-        raise click.UsageError(f"There is nobody here to ask for the passphrase; set {PASSPHRASE}.")
+        raise click.UsageError(f"There is no terminal to ask for the passphrase; set {PASSPHRASE}.")
     return click.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm)
 
 
@@ -114,7 +114,7 @@ async def _vault(options: dict[str, Any], home: Path | None, *, with_passphrase:
     try:
         vault = Vault(path)
     except MissingExtraError:
-        # Where there is no vault either, whatever needs none can still be done.
+        # If there is no vault either, everything that needs none still works.
         if options["vault_path"] is not None or await asyncio.to_thread(path.exists):
             raise
         return None

@@ -1,4 +1,4 @@
-"""Stopping a session from the command line: a durable request, carried out by whichever process runs it."""
+"""Stopping a session from the command line: a durable request, carried out by the process that runs the session."""
 
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.opened import desk_of
@@ -22,12 +22,12 @@ async def stop(output: Output, url: str, session_id: str, kind: StopKind, reason
     run_id = outcome.run_id if isinstance(outcome, InterruptSet) else None
     output.answer({"session_id": session_id, "stopped": run_id is not None, "run_id": run_id, "status": session.status})
     if run_id is None:
-        output.say(f"Nothing is running in {session_id}; it is {session.status}.")
+        output.say(f"Nothing is running in {session_id}; the session is {session.status}.")
         return ExitCode.FAILED
     if is_left:
         output.say(
-            f"The process of run {run_id} has died; it is {DONE[kind]} by whoever takes it up: helix resume, "
-            "helix janitor with its agents, or a server."
+            f"The process of run {run_id} has died; the run will be {DONE[kind]} when another process takes it over: "
+            "helix resume, helix janitor with its agents, or a server."
         )
     elif session.status == "active":
         output.say(f"Run {run_id} will be {DONE[kind]} as soon as its process sees the request.")

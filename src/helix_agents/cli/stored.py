@@ -1,4 +1,4 @@
-"""What is stored, as commands that only look at it open it; these start in a fraction of the time."""
+"""Opening what is stored, for commands that only look at it; these start in a fraction of the time."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -24,10 +24,10 @@ class NoStoreError(SetupError):
 
 @asynccontextmanager
 async def open_stored(url: str, *, namespace: str = "") -> AsyncGenerator[Backend, None]:
-    """What is stored at a URL. A store that is not there is not created, one of another schema not migrated.
+    """The store at a URL. A missing store is not created, and one with another schema is not migrated.
 
     Raises:
-        NoStoreError: nobody named a store, and there is none.
+        NoStoreError: no store was named, and the default one does not exist.
     """
     if await is_missing_default(url):
         raise NoStoreError
@@ -36,5 +36,5 @@ async def open_stored(url: str, *, namespace: str = "") -> AsyncGenerator[Backen
 
 
 async def is_missing_default(url: str) -> bool:
-    """Whether this is the store that is used where none is named, and nobody has used it yet."""
+    """Whether this is the default store, and it does not exist yet."""
     return url == DEFAULT_STORE and not await asyncio.to_thread(Path(DEFAULT_STORE_FILE).exists)

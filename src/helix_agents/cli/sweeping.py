@@ -15,11 +15,11 @@ from helix_agents.runtimes.in_process import Executor
 async def sweep(
     output: Output, url: str, agents: str | None, *, deps: str | None, every: float | None, resume_grace: float
 ) -> None:
-    """Sweep once and see to its end what that set going, or sweep for ever."""
+    """Sweep once and wait for the runs that this started, or sweep forever."""
     known = load_agents(agents) if agents is not None else AgentRegistry()
     show_warnings()
     check_agents(known, deps)
-    # The janitor is no reason for a store to exist; one of an older schema is for `helix migrate`.
+    # The janitor must not create a store; one with an older schema is left to `helix migrate`.
     async with open_stored(url):
         pass
     async with Executor.open(

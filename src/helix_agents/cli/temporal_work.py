@@ -1,4 +1,4 @@
-"""The work of `helix worker temporal`: an executor that waits to be told to leave."""
+"""The work of `helix worker temporal`: an executor that runs until it is told to leave."""
 
 import asyncio
 from typing import Any
@@ -21,11 +21,11 @@ async def work(
     register: bool,
     grace: float,
 ) -> None:
-    """Drive runs of these agents until the process is told to end; then effects get their grace."""
+    """Drive runs of these agents until the process is told to end; effects then get their grace."""
     if register:
         server = await connect(where["address"], where["temporal_namespace"], where["client_settings"])
         await register_attributes(server)
-        output.say("HelixSession and HelixAgent can be searched for.")
+        output.say("HelixSession and HelixAgent are searchable now.")
     async with TemporalAgentExecutor.open(store_url, agents=list(agents), deps=deps, grace=grace, **where):
         names = sorted(agent.name for agent in agents)
         output.answer({"queue": where["task_queue"], "agents": names, "store": shown_url(store_url)})

@@ -1,4 +1,4 @@
-"""What goes wrong beside the answer, such as in a hook, is told on standard error."""
+"""Showing on standard error what goes wrong beside the answer, for example in a hook."""
 
 import logging
 

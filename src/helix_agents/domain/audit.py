@@ -1,8 +1,8 @@
 """Audit rows in a chain: each row's hash covers its number, its content and the hash before it.
 
-A chain alone shows that a row was edited, moved or taken out. It cannot show that its end was cut off, or that all of
-it was written anew; for that, signed checkpoints are kept where the rows are not. What neither shows: what was done to
-rows after the last checkpoint, and anything done by one who holds both the rows and the signing key.
+A chain alone shows that a row was edited, moved or removed. It cannot show that its end was cut off, or that all of it
+was rewritten; for that, signed checkpoints are kept in a different place than the rows. Neither shows changes to rows
+after the last checkpoint, or anything done by someone who holds both the rows and the signing key.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class AuditRow(Record):
 
 
 class AuditCheckpoint(Record):
-    """What somebody with the key saw: at row `seq` the chain had this head."""
+    """What a holder of the key saw: at row `seq` the chain had this head."""
 
     store_id: str
     seq: int
@@ -43,7 +43,7 @@ FindingKind = Literal["edited", "deleted", "reordered", "cut_tail", "rewritten",
 
 
 class AuditFinding(Record):
-    """Something that is wrong, and where: from row `seq` to row `last_seq`."""
+    """Something wrong, and where: from row `seq` to row `last_seq`."""
 
     kind: FindingKind
     seq: int
@@ -52,7 +52,7 @@ class AuditFinding(Record):
 
 
 def genesis(store_id: str) -> str:
-    """What the first row of a store follows; no other store's rows do."""
+    """What the first row of a store follows; it differs for every store."""
     return hashlib.sha256(_GENESIS + store_id.encode()).hexdigest()
 
 
@@ -60,7 +60,7 @@ def entry_text(entry: Mapping[str, JSON]) -> str:
     """The entry as JSON with sorted names and no spaces: equal entries give equal texts.
 
     Raises:
-        UnstorableValueError: it holds something JSON has no form for.
+        UnstorableValueError: it contains something that has no JSON form.
     """
     content = dict(entry)
     try:
@@ -71,14 +71,14 @@ def entry_text(entry: Mapping[str, JSON]) -> str:
 
 
 def next_row(previous_seq: int, previous_hash: str, entry: str) -> AuditRow:
-    """The row that follows: after 0 and the store's genesis it is the first."""
+    """The row that follows; after 0 and the store's genesis, the first row."""
     seq = previous_seq + 1
     return AuditRow(seq=seq, entry=entry, previous=previous_hash, hash=row_hash(seq, previous_hash, entry))
 
 
 def row_hash(seq: int, previous: str, entry: str) -> str:
-    """SHA-256 over the row's number, the hash before it and its text, so framed that no two rows share their bytes."""
+    """SHA-256 over the row's number, the hash before it and its text, framed so that no two rows share their bytes."""
     content = entry.encode("utf-8", "surrogatepass")
-    # Whatever a store was made to hold is hashed, even what `next_row` would never write.
+    # Whatever a store contains is hashed, even what `next_row` would never write.
     place = b"%s\n%d\n%s\n%d\n" % (_ROW, seq, previous.encode("utf-8", "surrogatepass"), len(content))
     return hashlib.sha256(place + content).hexdigest()

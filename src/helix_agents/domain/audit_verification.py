@@ -1,4 +1,4 @@
-"""Reading an audit chain from its first row to its last, and saying what is wrong and where, in constant memory."""
+"""Reads an audit chain from its first row to its last, and reports what is wrong and where, in constant memory."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,12 +6,12 @@ from helix_agents.domain.audit import AuditCheckpoint, AuditFinding, AuditRow, F
 from helix_agents.domain.records import Record
 
 MOST_FINDINGS = 100
-# How far from its place a row is looked for before it counts as edited rather than moved.
+# How far from its place to look for a row before it counts as edited rather than moved.
 MOST_STEPS_MOVED = 256
 
 
 class AuditReport(Record):
-    """What a verification saw. `more` counts the findings beyond those that are listed."""
+    """The result of a verification. `more` counts the findings beyond those listed."""
 
     rows: int
     last_seq: int
@@ -26,7 +26,7 @@ class AuditReport(Record):
 
 
 class AuditVerifier:
-    """Takes rows as the store gives them. Only checkpoints whose signature was checked belong here.
+    """Takes rows as the store returns them. Pass only checkpoints whose signature was checked.
 
     `start` is the checkpoint up to which retention removed the rows: the first row has to follow it.
     """
@@ -53,7 +53,7 @@ class AuditVerifier:
             self._add(finding)
 
     def feed(self, row: AuditRow) -> None:
-        """Look at the next row."""
+        """Check the next row."""
         self._rows += 1
         if row.seq <= self._seq:
             self._came_late(row.seq)
@@ -67,7 +67,7 @@ class AuditVerifier:
         self._meet_checkpoints()
 
     def finish(self) -> AuditReport:
-        """Say what was found, the end of the chain included."""
+        """Return what was found, including at the end of the chain."""
         if self._ahead:
             last = self._ahead[0].seq
             self._find(
@@ -87,7 +87,7 @@ class AuditVerifier:
 
     def _came_late(self, seq: int) -> None:
         missed = ("deleted", seq, seq)
-        # It was thought missing when the rows after it came.
+        # It was counted as missing when the rows after it came.
         self._findings = [found for found in self._findings if (found.kind, found.seq, found.last_seq) != missed]
         self._find("reordered", seq, f"Row {seq} comes after row {self._seq}.")
 
@@ -95,7 +95,7 @@ class AuditVerifier:
         first, last = self._seq + 1, found - 1
         which = f"Row {first} is" if first == last else f"Rows {first} to {last} are"
         self._find("deleted", first, f"{which} missing.", last)
-        # What stood before the gap is not what the next row follows; saying so again would be a second finding.
+        # The next row does not follow the row before the gap; reporting that as well would be a second finding.
         self._head_is_known = False
         while self._ahead and self._ahead[-1].seq < found:
             self._ahead.pop()
@@ -104,7 +104,7 @@ class AuditVerifier:
         if row_hash(row.seq, row.previous, row.entry) != row.hash:
             self._explain(row)
         elif self._head_is_known and row.previous != self._head:
-            # This row is whole and follows another one than is there: the row before it was replaced.
+            # This row is intact but follows a row other than the one that is there: the row before it was replaced.
             self._edited(self._seq if self._rows > 1 else row.seq)
 
     def _explain(self, row: AuditRow) -> None:
@@ -115,7 +115,7 @@ class AuditVerifier:
             self._find("reordered", row.seq, f"Row {row.seq} was written as row {written}: it was moved.")
 
     def _edited(self, seq: int) -> None:
-        # A row whose content and hash were both replaced is met twice: by itself and by the row after it.
+        # A row whose content and hash were both replaced is noticed twice: by itself and by the row after it.
         if not any(finding.seq == seq and finding.kind in ("edited", "reordered") for finding in self._findings[-2:]):
             self._find("edited", seq, f"Row {seq} is not what was written: it was edited.")
 
@@ -126,7 +126,7 @@ class AuditVerifier:
                 self._last_good = self._seq
                 continue
             first = self._last_good + 1
-            # A break in this stretch was found and named already; then the checkpoint only agrees.
+            # A break in this stretch was already reported; the checkpoint then only confirms it.
             if not any(
                 first <= finding.seq <= self._seq and finding.kind != "bad_checkpoint" for finding in self._findings
             ):
@@ -134,7 +134,7 @@ class AuditVerifier:
                     "rewritten",
                     first,
                     f"Rows {first} to {self._seq} fit together, but the checkpoint at row {self._seq} saw others: "
-                    "they were written anew.",
+                    "they were rewritten.",
                     self._seq,
                 )
             self._last_good = self._seq
@@ -157,7 +157,7 @@ def verify_rows(
     start: AuditCheckpoint | None = None,
     bad_checkpoints: Sequence[AuditFinding] = (),
 ) -> AuditReport:
-    """Verify rows that are at hand; `AuditVerifier` is for those that come from afar."""
+    """Verify rows that are in memory; use `AuditVerifier` for rows that are read bit by bit."""
     verifier = AuditVerifier(store_id, checkpoints, start=start, bad_checkpoints=bad_checkpoints)
     for row in rows:
         verifier.feed(row)
@@ -165,7 +165,7 @@ def verify_rows(
 
 
 def _written_as(row: AuditRow) -> int | None:
-    """The number under which this row's hash is right, if it is one nearby."""
+    """The nearby number with which this row's hash is correct, if there is one."""
     for step in range(1, MOST_STEPS_MOVED + 1):
         for seq in (row.seq - step, row.seq + step):
             if seq > 0 and row_hash(seq, row.previous, row.entry) == row.hash:

@@ -1,4 +1,4 @@
-"""How much the models of a turn may use, and how much of it was used so far."""
+"""How much the models of a turn may use, and how much they have used so far."""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
@@ -16,14 +16,14 @@ Limit: TypeAlias = Literal["tokens", "cost_usd", "model_calls"]
 class Budget(Record):
     """What the models of one turn may use: `Agent(budget=Budget(tokens=200_000, cost_usd=0.50))`.
 
-    Whether something is left is looked at before each call of a model; the call that goes beyond is finished, and the
-    next one is not made: the run fails with `budget_exhausted`, and `retry()` continues it with a fresh budget.
+    The budget is checked before each model call. The call that exceeds it is finished, and the next one is not made:
+    the run fails with `budget_exhausted`, and `retry()` continues it with a fresh budget.
 
     Args:
-        tokens: What models read and wrote, in sum.
-        cost_usd: What that costs, in dollars; every model it may be spent on needs a price.
-        model_calls: How many calls of a model were answered, those for summaries and memories too.
-        scope: `"tree"` counts sub-agents, at any depth; `"run"` only the agent's own models.
+        tokens: The sum of tokens that models read and wrote.
+        cost_usd: What they cost, in dollars; every model that may spend it needs a price.
+        model_calls: How many model calls were answered, including those for summaries and memories.
+        scope: `"tree"` includes sub-agents, at any depth; `"run"` counts only the agent's own models.
     """
 
     tokens: int | None = None
@@ -33,7 +33,7 @@ class Budget(Record):
 
 
 class Spending(Record):
-    """What calls of models used. `unpriced` names a model that nobody knows the price of."""
+    """What model calls used. `unpriced` names a model whose price is not known."""
 
     tokens: int = 0
     cost_usd: float = 0.0
@@ -53,10 +53,10 @@ NOTHING = Spending()
 
 
 class Spent(Record):
-    """What a turn used: by its `own` models, and `below` it by sub-agents whose results it has.
+    """What a turn has used: its `own` models, and `below` it the sub-agents whose results it has.
 
-    `at_work` are those of its present step, each with everything below it, by the run that their turns began with;
-    `since` is the run that this turn began with.
+    `at_work` are the sub-agents of its present step, each with everything below it, by the run that their turn started
+    with; `since` is the run that this turn started with.
     """
 
     since: RunId
@@ -66,18 +66,18 @@ class Spent(Record):
 
     @property
     def total(self) -> Spending:
-        """With everything below."""
+        """Including everything below."""
         return sum(self.at_work.values(), self.own + self.below)
 
     def used(self, own: Spending, at_work: Mapping[RunId, Spending]) -> "Spent":
-        """With what its models used since, and with sub-agents as they stand now; what they used only grows."""
+        """With what its models have used since, and with its sub-agents as they are now; their usage only grows."""
         latest = dict(self.at_work)
         for run_id, each in at_work.items():
             latest[run_id] = max(each, latest.get(run_id, NOTHING), key=_grown)
         return msgspec.structs.replace(self, own=self.own + own, at_work=latest)
 
     def settled(self) -> "Spent":
-        """After a step whose sub-agents all have come to their ends."""
+        """After a step whose sub-agents have all ended."""
         return Spent(since=self.since, own=self.own, below=sum(self.at_work.values(), self.below))
 
 
@@ -90,7 +90,7 @@ class Exhausted(NamedTuple):
 
 
 def exhausted(budget: Budget, used: Spending) -> Exhausted | None:
-    """The first limit that leaves nothing for another call of a model; None where something is left."""
+    """The first limit that leaves nothing for another model call; None if something is left."""
     limits: tuple[tuple[Limit, float | None, float], ...] = (
         ("tokens", budget.tokens, used.tokens),
         ("cost_usd", budget.cost_usd, used.cost_usd),
@@ -107,7 +107,7 @@ def exhausted(budget: Budget, used: Spending) -> Exhausted | None:
 
 
 def model_calls(entries: Iterable[UsageEntry]) -> list[UsageEntry]:
-    """The calls of models among what was used; what else is counted costs nothing of a budget."""
+    """The model calls among the usage entries; other usage does not count against a budget."""
     return [entry for entry in entries if entry.source_type == "tokens"]
 
 

@@ -1,8 +1,8 @@
-"""What a state capability answers when it cannot do what it was asked: data that a program can act on.
+"""The errors of state capabilities: data that a program can act on.
 
 Every error has a name that never changes, a sentence, what it is about (`context`), whether the same call may succeed
 later (`retryable`), and what to do next (`recovery`). The first twelve are the capabilities' own; the others belong to
-the way in: input, policy and approval.
+input, policy and approval, which come before the capability itself.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from helix_agents.domain.records import JSON, Record
 
 
 class Recovery(Record):
-    """One thing to do about an error; with `capability` and `inputs` a program can do it by itself."""
+    """One way to deal with an error; with `capability` and `inputs` a program can do it by itself."""
 
     action: str
     description: str
@@ -34,11 +34,11 @@ class CapabilityError(HelixError):
 
     @property
     def name(self) -> str:
-        """The name callers match on."""
+        """The name that callers match on."""
         return type(self).__name__
 
     def as_data(self) -> dict[str, JSON]:
-        """The error as every face of the capabilities shows it."""
+        """The error as every interface of the capabilities shows it."""
         steps: list[JSON] = []
         for step in self.recovery:
             shown: dict[str, JSON] = {"action": step.action, "description": step.description}
@@ -68,7 +68,7 @@ class KeyNotFound(CapabilityError):
 
 
 class VersionConflict(CapabilityError):
-    """Somebody else wrote the key since it was read."""
+    """Another writer changed the key after it was read."""
 
     code = "version_conflict"
     retryable: ClassVar[bool] = True

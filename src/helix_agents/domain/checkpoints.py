@@ -1,4 +1,4 @@
-"""A checkpoint: the boundary a committed step left behind, to rewind to or to branch from."""
+"""A checkpoint: the boundary left by a committed step, to rewind to or to branch from."""
 
 from dataclasses import dataclass, field
 
@@ -9,12 +9,12 @@ from helix_agents.domain.sessions import CheckpointSource, SessionStatus
 from helix_agents.domain.writes import NO_WRITES, StepWrites
 
 BEGINNING: CheckpointId = "beginning"
-"""Where every session can be rewound to or branched from: no messages, and the state it was made with. That of a branch
-is the beginning of the session it came from, as long as that is there."""
+"""A point that every session can be rewound to or branched from: no messages, and the state the session was created
+with. For a branch it is the beginning of the session it came from, as long as that session exists."""
 
 
 def check_cut(session_id: SessionId, messages: int, count: int) -> None:
-    """Let a cut pass at one of a session's messages.
+    """Check that a session has enough messages to be cut here.
 
     Raises:
         CheckpointNotFoundError: the session has fewer.
@@ -25,14 +25,15 @@ def check_cut(session_id: SessionId, messages: int, count: int) -> None:
 
 @dataclass
 class Cut:
-    """A cut after so many messages of a session, on its way up the session's history to the state that belongs to it.
+    """A cut after a number of messages of a session, and the search up the session's history for the state that belongs
+    to it.
 
-    That is the state of the newest checkpoint within the cut: the session's own, or, before a branch began, that of the
-    session it came from; and before the first one that which the session was made with. Where that session is gone
-    nobody knows, and the branch has that which it began with.
+    That is the state of the newest checkpoint within the cut: the session's own, or, before a branch started, that of
+    the session it came from. Before the first checkpoint it is the state that the session was created with. If that
+    session is gone, this cannot be known, and the branch gets the state that it started with.
 
-    A store goes from stretch to stretch of the history, the newest first. In each it looks for a checkpoint `within`,
-    and where there is none it asks `without_checkpoint`.
+    A store goes through the history stretch by stretch, newest first. In each it looks for a checkpoint `within`, and
+    if there is none it calls `without_checkpoint`.
     """
 
     messages: int
@@ -41,17 +42,17 @@ class Cut:
 
     @property
     def within(self) -> tuple[int, int]:
-        """How many messages and state writes a checkpoint may stand behind."""
+        """The most messages and state writes that a checkpoint may cover."""
         return self.messages, self.states
 
     def without_checkpoint(self, *, owned: bool, made_with: int | None, messages: int, states: int) -> int | None:
-        """How many state writes belong to the cut, or None: that is decided in the stretch above.
+        """How many state writes belong to the cut; None if the stretch above decides.
 
         Args:
-            owned: Whether the stretch's session is there.
-            made_with: How many state writes that session was made with, if it begins with this stretch.
-            messages: How many messages of the stretch above are seen from this one.
-            states: How many of its state writes are.
+            owned: Whether the stretch's session exists.
+            made_with: How many state writes that session was created with, if it starts with this stretch.
+            messages: How many messages of the stretch above are visible from this one.
+            states: How many of its state writes are visible.
         """
         if self._began_with is None:
             self._began_with = made_with
@@ -64,7 +65,7 @@ class Cut:
 
 
 class CheckpointMeta(Record):
-    """Where a commit stands: its step and the stream position it answers for."""
+    """The position of a commit: its step and the stream position it accounts for."""
 
     step_id: StepId
     step_count: int
@@ -72,7 +73,7 @@ class CheckpointMeta(Record):
 
 
 class Checkpoint(Record):
-    """Messages by count and the step's writes; the state is rebuilt from them on demand, never copied."""
+    """Messages by count, and the step's writes; the state is rebuilt from them on demand, never copied."""
 
     checkpoint_id: CheckpointId
     session_id: SessionId

@@ -10,10 +10,10 @@ from helix_agents.domain.writes import MergeWarning
 
 
 class ChunkHeader(Record, tag_field="type"):
-    """What every chunk says of itself. The store assigns `sequence`; a producer leaves it 0.
+    """The fields of every chunk. The store assigns `sequence`; a producer leaves it 0.
 
-    A child's chunk in its parent's stream carries the child's session and the call that delegated to it; one that came
-    from another service also the number it had there.
+    A child's chunk in its parent's stream carries the child's session and the call that delegated to it. A chunk from
+    another service also carries the number it had there.
     """
 
     session_id: SessionId
@@ -27,7 +27,7 @@ class ChunkHeader(Record, tag_field="type"):
 
     @property
     def type(self) -> str:
-        """What kind of chunk it is, as in its JSON: `text_delta`, `tool_start`, …"""
+        """The kind of chunk, as in its JSON: `text_delta`, `tool_start`, …"""
         return str(self.__struct_config__.tag)
 
 
@@ -38,7 +38,7 @@ class TextDelta(ChunkHeader, tag="text_delta"):
 
 
 class ThinkingChunk(ChunkHeader, tag="thinking"):
-    """The next piece of reasoning, or, when complete, the end of a block with its signature."""
+    """The next piece of reasoning; when complete, the end of a block with its signature."""
 
     content: str
     is_complete: bool = False
@@ -46,7 +46,7 @@ class ThinkingChunk(ChunkHeader, tag="thinking"):
 
 
 class ToolArgStreamStart(ChunkHeader, tag="tool_arg_stream_start"):
-    """The model began to write the arguments of a call."""
+    """The model started to write the arguments of a call."""
 
     tool_call_id: ToolCallId
     tool_name: str
@@ -66,7 +66,7 @@ class ToolArgStreamEnd(ChunkHeader, tag="tool_arg_stream_end"):
 
 
 class ToolStart(ChunkHeader, tag="tool_start"):
-    """A call starts: here, or at the client that has to run it."""
+    """A call starts, on the server or at the client that has to run it."""
 
     tool_call_id: ToolCallId
     tool_name: str
@@ -82,7 +82,7 @@ class ToolEnd(ChunkHeader, tag="tool_end"):
 
 
 class ToolError(ChunkHeader, tag="tool_error"):
-    """A call failed, was denied, timed out or was not executed; the model is told the same."""
+    """A call failed, was denied, timed out or was not executed. The model sees the same text."""
 
     tool_call_id: ToolCallId
     tool_name: str
@@ -102,7 +102,7 @@ class ToolApprovalRequest(ChunkHeader, tag="tool_approval_request"):
 
 
 class SubagentStart(ChunkHeader, tag="subagent_start"):
-    """A child session starts to work on a call."""
+    """A child session starts work on a call."""
 
     tool_call_id: ToolCallId
     child_session_id: SessionId
@@ -110,7 +110,7 @@ class SubagentStart(ChunkHeader, tag="subagent_start"):
 
 
 class SubagentEnd(ChunkHeader, tag="subagent_end"):
-    """A child session is done with a call."""
+    """A child session has finished its work on a call."""
 
     tool_call_id: ToolCallId
     child_session_id: SessionId
@@ -126,7 +126,7 @@ class StatePatch(ChunkHeader, tag="state_patch"):
 
 
 class Custom(ChunkHeader, tag="custom"):
-    """An event a tool or hook emitted."""
+    """An event that a tool or hook emitted."""
 
     name: str
     data: JSON = None
@@ -147,14 +147,14 @@ class ErrorChunk(ChunkHeader, tag="error"):
 
 
 class RunStarted(ChunkHeader, tag="run_started"):
-    """A turn begins."""
+    """A turn starts."""
 
     turn: int
     attempt: int = 1
 
 
 class RunResumed(ChunkHeader, tag="run_resumed"):
-    """A turn begins that goes on with what an earlier run left."""
+    """A turn starts that continues what an earlier run left open."""
 
     turn: int
     previous_run_id: RunId | None = None
@@ -162,7 +162,7 @@ class RunResumed(ChunkHeader, tag="run_resumed"):
 
 
 class RunPaused(ChunkHeader, tag="run_paused"):
-    """The run ended because it needs somebody."""
+    """The run ended because it needs an answer from a person or a client."""
 
     reason: str
     tool_call_ids: tuple[ToolCallId, ...] = ()
@@ -175,13 +175,13 @@ class RunInterrupted(ChunkHeader, tag="run_interrupted"):
 
 
 class RunSuperseded(ChunkHeader, tag="run_superseded"):
-    """Another run took this one's place."""
+    """Another run replaced this one."""
 
     by_run_id: RunId
 
 
 class CheckpointCreated(ChunkHeader, tag="checkpoint_created"):
-    """A boundary to come back to."""
+    """A point that the session can be rewound to or branched from."""
 
     checkpoint_id: CheckpointId
 
@@ -196,20 +196,20 @@ class StepCommitted(ChunkHeader, tag="step_committed"):
 
 
 class StepDiscarded(ChunkHeader, tag="step_discarded"):
-    """The chunks in this inclusive range never happened: the step is done again."""
+    """Disregard the chunks in this inclusive range: the step is repeated."""
 
     from_sequence: int
     to_sequence: int
 
 
 class StreamResync(ChunkHeader, tag="stream_resync"):
-    """What a reader saw no longer holds (the session was rewound): take a new snapshot."""
+    """What a reader saw is no longer valid (the session was rewound): take a new snapshot."""
 
     reason: str
 
 
 class Truncated(ChunkHeader, tag="truncated"):
-    """Chunks before this number are gone; made for a reader that asks for them, never stored."""
+    """Chunks before this number have been deleted. Sent to a reader that asks for them, never stored."""
 
     first_sequence: int
 
@@ -254,10 +254,10 @@ MARKERS = (
     StepDiscarded,
     StreamResync,
 )
-"""What is said about a run rather than by it: these stay when the content of a step is discarded."""
+"""Chunks about a run rather than by it: these stay when the content of a step is discarded."""
 
 Delta: TypeAlias = TextDelta | ThinkingChunk | ToolArgStreamDelta
-"""A piece of a text that comes bit by bit."""
+"""A piece of a text that arrives bit by bit."""
 DeltaT = TypeVar("DeltaT", TextDelta, ThinkingChunk, ToolArgStreamDelta)
 
 # A store adds a sequence and a time to what a producer wrote.
@@ -268,7 +268,7 @@ MOST_BYTES_A_CHARACTER = 6
 
 
 def text_of(chunk: Delta) -> str:
-    """The piece of text that a chunk brings."""
+    """The piece of text in a chunk."""
     return chunk.content if isinstance(chunk, ThinkingChunk) else chunk.delta
 
 
@@ -278,9 +278,9 @@ def with_text(chunk: Delta, text: str) -> Delta:
 
 
 def split_delta(chunk: DeltaT, limit_bytes: int | None) -> tuple[DeltaT, ...]:
-    """The same text in as many chunks as it takes for each to fit a stream that takes at most `limit_bytes`.
+    """The same text in as many chunks as needed for each to fit a stream that accepts at most `limit_bytes`.
 
-    Only the last piece of a complete reasoning block says that it is complete.
+    Only the last piece of a complete reasoning block is marked as complete.
     """
     text = text_of(chunk)
     if limit_bytes is None or len(text) * MOST_BYTES_A_CHARACTER + _MOST_BYTES_AROUND <= limit_bytes:

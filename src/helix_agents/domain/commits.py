@@ -34,27 +34,28 @@ from helix_agents.domain.writes import NO_WRITES, MergeWarning, StepWrites
 
 
 class StepCommit(Record):
-    """What one step makes durable beside its state and messages.
+    """What one step makes durable besides its state and messages.
 
-    The fence is checked first. `step` and `round` name the commit within its run: the same one of the same attempt
-    sent again gets the first answer, an older one is superseded.
+    The fence is checked first. `step` and `round` identify the commit within its run: if the same attempt sends the
+    same commit again, it gets the first result; an older commit is superseded.
 
-    With `suspend` the run's new status is conditional: if somebody asked the run to stop, if an answered call that
-    nobody consumed lies in this session or below it, companions that are driven on their own excepted, or if a child
-    that the session waits for waits no more, everything is stored except that the run goes on (`Committed.again`).
+    With `suspend`, the run's new status is conditional. Everything is stored, but the run continues (`Committed.again`)
+    if the run was asked to stop, if an answered call that no run consumed is in this session or below it (not counting
+    companions that are driven on their own), or if a child that the session waits for no longer waits.
 
-    `take_stop` uses up the stop request, but not an abort where the run ends as interrupted: nobody has seen that one.
+    `take_stop` consumes the stop request, but not an abort if the run ends as interrupted: the run has not seen that
+    one.
 
-    A record whose status is `active` leaves an operator's `paused` in place; the answer says which it is. User, tags,
-    metadata and expiry of the given record are not looked at: others may have changed them since the run read them.
-    `metadata` are the keys that this step sets, or removes with None; all others stay.
+    A record whose status is `active` leaves an operator's `paused` in place; the result says which it is. User, tags,
+    metadata and expiry of the given record are ignored: others may have changed them since the run read them.
+    `metadata` are the keys that this step sets, or removes with None; all others are unchanged.
 
-    `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and the
-    `custom_state` of the given record is not looked at. `entries` are changes in the session's own scope, which a
-    rewind to an earlier checkpoint takes back; `audit` are lines for the audit log.
+    `writes` are the step's state writes; a commit with writes leaves the rest of the custom state alone and ignores the
+    `custom_state` of the given record. `entries` are changes in the session's own scope, which a rewind to an earlier
+    checkpoint takes back; `audit` are lines for the audit log.
 
-    `stream` are chunks that ride in the commit. With `stream_end` their stream comes to rest in it too, unless the run
-    goes on; a store that cannot do that leaves it to the caller (`Committed.stream_ended`).
+    `stream` are chunks that are part of the commit. With `stream_end`, their stream comes to rest in it too, unless the
+    run continues; a store that cannot do that leaves it to the caller (`Committed.stream_ended`).
     """
 
     fence: Fence
@@ -82,9 +83,9 @@ class StepCommit(Record):
 
 
 class Committed(Record):
-    """The step is durable. `status` is the session's afterwards: a pause that came in meanwhile is kept.
+    """The step is durable. `status` is the session's status afterwards: a pause that arrived meanwhile is kept.
 
-    `stream_ended` says that the stream came to rest with it; an answer that is given again does not know.
+    `stream_ended` says that the stream came to rest with it; a repeated result does not know.
     """
 
     checkpoint_id: CheckpointId
@@ -99,14 +100,14 @@ class Committed(Record):
 
 
 def stream_end_of(commit: StepCommit, *, again: bool) -> tuple[StreamAppend, StreamEnd] | None:
-    """The end of a stream that takes place with a commit, and the chunks before it; None where the run goes on."""
+    """The end of a stream that is part of a commit, and the chunks before it; None if the run continues."""
     if again or commit.stream is None or commit.stream_end is None:
         return None
     return commit.stream, commit.stream_end
 
 
 def told_of(committed: Committed, markers: Iterable[StreamChunk]) -> tuple[StreamChunk, ...]:
-    """Markers with what only the commit itself could tell of it."""
+    """Markers filled in with what only the commit itself could know."""
     return tuple(_marked(committed, marker) for marker in markers)
 
 
@@ -128,7 +129,7 @@ def _marked(committed: Committed, marker: StreamChunk) -> StreamChunk:
 class ParentLink(Record):
     """What a child's start writes at its parent, in the same transaction and under the parent's fence.
 
-    A reference that is there already keeps what it is, and takes over the new one's status and call.
+    A reference that exists already is kept, and takes over the new one's status and call.
     """
 
     session_id: SessionId
@@ -138,25 +139,27 @@ class ParentLink(Record):
 
 
 class StartRun(Record):
-    """Begin a run; refused if the session or its current run changed since the caller read them.
+    """Start a run; refused if the session or its current run changed since the caller read them.
 
-    `create` makes the session in the same transaction and expects that it is not there. The run this one replaces,
-    if it still runs, is settled as `replaced_status` with `replaced_reason`. After it, no older fence writes anything.
+    `create` creates the session in the same transaction and expects that it does not exist. If the run that this one
+    replaces is still running, it is settled as `replaced_status` with `replaced_reason`. Afterwards, no older fence can
+    write anything.
 
-    `keep_suspension` lets the run go on with what is open, as `suspension_context` says if one is given. Where nothing
-    is, whatever is staged belongs to steps that nobody goes on with, and goes.
-    `abandon_pending` gives up every call that is open in the session's tree, `drop_unanswered` only those that nobody
-    answered; calls of companions that are driven on their own stay. `entries` are changes of the capabilities' rows,
-    made with the start or not at all: what a session was woken for is told and ticked off at once. `ref_updates` are
-    changes to references of the session, likewise.
+    `keep_suspension` lets the run continue what is open, as described by `suspension_context` if one is given. If
+    nothing is open, whatever is staged belongs to steps that no run continues, and is dropped. `abandon_pending` gives
+    up every open call in the session's tree, `drop_unanswered` only the unanswered ones; calls of companions that are
+    driven on their own are kept. `entries` are changes of the capabilities' rows, made with the start or not at all:
+    what a session was woken for is told and marked as told at once. The same holds for `ref_updates`, changes to
+    references of the session.
 
-    With `stream` the run becomes the writer of its stream in the same transaction, and the stream is active; a store
-    that cannot do that leaves it to whoever drives the run (`RunStartCommitted.stream`).
+    With `stream`, the run becomes the writer of its stream in the same transaction, and the stream is active; a store
+    that cannot do that leaves it to the run's driver (`RunStartCommitted.stream`).
 
-    `budget` is what its caller gave for the turn. What the turn spent is counted anew, unless it keeps its steps.
+    `budget` is what the caller gave for the turn. What the turn spends is counted from zero, unless the turn keeps its
+    steps.
 
-    With `queued` the run is one that waited in the session's queue: it leaves the queue with its start, and is refused
-    where somebody took it from there. `queued_at` is since when it waited.
+    With `queued`, the run waited in the session's queue: it leaves the queue with its start, and is refused if it is no
+    longer there. `queued_at` is since when it waited.
     """
 
     session_id: SessionId
@@ -193,8 +196,8 @@ class StartRun(Record):
 
 
 class RunStartCommitted(Record):
-    """The run is current; its fence may write. Where it became its stream's writer too, `stream` says how it begins; an
-    answer that is given again does not know."""
+    """The run is current, and its fence may write. If it also became its stream's writer, `stream` says where it
+    starts; a repeated result does not know."""
 
     run: RunRecord
     new_version: int
@@ -206,9 +209,9 @@ class SettleSession(Record):
     """End what a session does from outside its run: expiry, an operator, an interrupt of a session that waits.
 
     One commit: status by compare-and-set, error and reason, messages, state writes, the current run's end, waiting
-    calls dropped; and, but for messages and writes, the same for every session below it. With `expired_by`, only if
-    the session still expires at that time or before: whoever answers a call moves that. `destroy_entries` says that
-    the session ends for good, with what it kept in its own scope.
+    calls dropped; and, except for messages and writes, the same for every session below it. With `expired_by`, only if
+    the session still expires at that time or before, because an answer to a call moves the expiry. `destroy_entries`
+    says that the session ends for good, with what it kept in its own scope.
     """
 
     session_id: SessionId
@@ -229,12 +232,12 @@ class SettleSession(Record):
 
 
 def status_after(stored: SessionStatus, given: SessionStatus) -> SessionStatus:
-    """The status a run's step leaves: a run that only goes on does not undo an operator's pause."""
+    """The status after a run's step: a run that merely continues does not undo an operator's pause."""
     return "paused" if stored == "paused" and given == "active" else given
 
 
 class RememberedCommit(Record):
-    """The step commit a session saw last, and its answer, for the caller who did not get it."""
+    """The last step commit of a session, and its result, for a caller that did not get it."""
 
     fence: Fence
     step: int
@@ -245,7 +248,7 @@ class RememberedCommit(Record):
 def check_step_commit(
     session_id: SessionId, current: RunRecord | None, commit: StepCommit, remembered: RememberedCommit | None
 ) -> Committed | None:
-    """The first answer, if this commit was made before; None when it is new and may write.
+    """The first result, if this commit was made before; None if it is new and may write.
 
     Raises:
         SupersededError: another run or attempt is current, the run ended, or a later commit was made.
@@ -265,18 +268,18 @@ def check_step_commit(
 
 
 def committed_run(run: RunRecord, update: RunUpdate, step_count: int, *, again: bool, now: int) -> RunRecord:
-    """The run after a step commit that says something of it; with `again` it goes on whatever was said."""
+    """The run after a step commit that changes it; with `again` the run continues regardless."""
     count = step_count if update.step_count is None else update.step_count
     given = RunUpdate() if again else update
     return updated(run, msgspec.structs.replace(given, step_count=count), now)
 
 
 def check_repeated_start(start: StartRun, existing: RunRecord | None, current_run_id: RunId | None) -> bool:
-    """Whether this start was made before by its own caller, who gets the first answer; `existing` has its run id.
+    """Whether the same caller made this start before and gets the first result; `existing` has its run id.
 
     Raises:
         RunAlreadyExistsError: the run id belongs to another session.
-        RunConflictError: the start was made before, and the session went on to another run or attempt.
+        RunConflictError: the start was made before, and the session has moved on to another run or attempt.
     """
     if existing is None:
         return False
@@ -292,7 +295,7 @@ def check_repeated_start(start: StartRun, existing: RunRecord | None, current_ru
 
 
 def check_expectations(start: StartRun, session: SessionState, current: RunRecord | None) -> None:
-    """Let a start pass whose caller read the session and its current run as they are.
+    """Check that the caller of a start read the session and its current run as they are.
 
     Raises:
         StaleStateError: the session changed.
@@ -308,7 +311,7 @@ def check_expectations(start: StartRun, session: SessionState, current: RunRecor
 
 
 def started_run(start: StartRun, turn: int, now: int) -> RunRecord:
-    """The record of a run that begins; an ephemeral child is driven by the run that started it."""
+    """The record of a run that starts; an ephemeral child is driven by the run that started it."""
     link = start.parent
     driver = link.fence.run_id if link is not None and link.ref.mode == "ephemeral" else None
     return RunRecord(
@@ -326,7 +329,7 @@ def started_run(start: StartRun, turn: int, now: int) -> RunRecord:
 
 
 def check_settle(request: SettleSession, session: SessionState, current: RunRecord | None) -> StatusConflict | None:
-    """Why a session may not be settled, or None when status, version, run and expiry are as expected."""
+    """Why a session may not be settled; None if status, version, run and expiry are as expected."""
     fence = None if current is None else current.fence
     fits = (
         session.status in request.expected
@@ -338,7 +341,7 @@ def check_settle(request: SettleSession, session: SessionState, current: RunReco
 
 
 def is_expired(session: SessionState, now: int) -> bool:
-    """Whether the time of a session is over."""
+    """Whether a session has expired."""
     return session.expires_at is not None and session.expires_at <= now
 
 
@@ -362,7 +365,7 @@ def is_unsettled(session: SessionState) -> bool:
 
 
 def settled_run(run: RunRecord | None, request: SettleSession, now: int) -> RunRecord | None:
-    """The current run after its session was settled; None when it had ended for good before."""
+    """The current run after its session was settled; None if it had already ended for good."""
     if run is None or run.status in ("completed", "failed", "interrupted"):
         return None
     update = RunUpdate(
@@ -379,7 +382,7 @@ def is_detached(session: SessionState, run: RunRecord | None) -> bool:
 
 
 def given_up(start: StartRun, calls: Iterable[PendingCall]) -> list[PendingCall]:
-    """The rows after a start that lets go of open calls of its session's tree; a rewind lets go of all.
+    """The rows after a start that gives up open calls of its session's tree; a rewind gives up all of them.
 
     `calls` are those of the sessions that this run drives.
     """

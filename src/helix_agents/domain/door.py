@@ -1,4 +1,4 @@
-"""The check at the door of every store: each id and each value that a write brings in, before anything is written."""
+"""The check at the entrance of every store: each id and value that a write brings in, before anything is written."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -16,6 +16,7 @@ from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, Submi
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import Record, check_given, check_json, check_record
 from helix_agents.domain.runs import KnownAs, RunMetadata, RunUpdate
+from helix_agents.domain.schedules import Schedule
 from helix_agents.domain.sessions import (
     CreateSession,
     InterruptFlag,
@@ -25,15 +26,15 @@ from helix_agents.domain.sessions import (
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
-from helix_agents.domain.writes import Append, Delete, StepWrites
+from helix_agents.domain.writes import Add, Append, Delete, Include, Replace, StepWrites, Update
 
 
 def check_input(given: object, kind: Any, what: str, cure: str) -> None:
-    """What user code hands over: nothing else looks at its type, or at the fields of a record that it makes, and one
-    that cannot be read back would bar the session.
+    """Check what user code passes: nothing else checks its type, or the fields of a record that it creates, and a
+    record that cannot be read back would make the session unusable.
 
     Raises:
-        InvalidInputError: it is something else; says what to give.
+        InvalidInputError: it is something else; the message says what to pass.
     """
     if not isinstance(given, kind):
         raise InvalidInputError(what, f"it is of type {type(given).__name__}; {cure}")
@@ -49,17 +50,17 @@ def _check_optional(value: str | None, kind: str) -> None:
 
 
 def check_name(value: str | None, what: str) -> None:
-    """A name that is no id: any text that a database can look for.
+    """A name that is not an id: any text that a database can search for.
 
     Raises:
-        UnstorableValueError: it holds a zero character.
+        UnstorableValueError: it contains a zero character.
     """
     if value is not None and "\0" in value:
-        raise UnstorableValueError(what, f"{value!r} holds a zero character")
+        raise UnstorableValueError(what, f"{value!r} contains a null character")
 
 
 def check_number(value: int, what: str) -> None:
-    """A number that stores keep apart from JSON, where any fits.
+    """A number that stores keep outside of JSON, where any number fits.
 
     Raises:
         UnstorableValueError: it needs more than 64 bits.
@@ -82,7 +83,7 @@ def check_numbers(record: Record) -> None:
 
 
 def check_create(session_id: SessionId, options: CreateSession) -> None:
-    """What a new session is told about itself: its ids, its first state, tags and metadata."""
+    """What a new session is given: its ids, its first state, tags and metadata."""
     check_new_session_id(session_id)
     _check_optional(options.parent_session_id, "parent session id")
     _check_optional(options.root_session_id, "root session id")
@@ -98,12 +99,19 @@ def check_merge(writes: StepWrites) -> None:
     """The values of state writes from outside a run."""
     check_record(writes)
     for op in writes.ops:
-        if not isinstance(op, Delete):
-            check_json(op.items if isinstance(op, Append) else op.value, f"write to state key {op.key!r}")
+        match op:
+            case Append(items=values) | Replace(value=values) | Update(entries=values):
+                check_json(values, f"write to state key {op.key!r}")
+            case Add(before=before, after=after):
+                check_json([before, after], f"write to state key {op.key!r}")
+            case Include(items=items, removed=removed):
+                check_json([*items, *removed], f"write to state key {op.key!r}")
+            case Delete():
+                pass
 
 
 def check_answer(submission: SubmitAnswer) -> None:
-    """What somebody answered."""
+    """An answer to a call."""
     check_record(submission)
     check_numbers(submission)
     match submission.answer:
@@ -119,7 +127,7 @@ def check_messages(messages: Sequence[Message]) -> None:
 
 
 def check_stop(reason: str | None, kind: StopKind) -> None:
-    """What somebody says who stops a run."""
+    """What comes with a request to stop a run."""
     check_record(InterruptFlag(run_id="", kind=kind, reason=reason, set_at=0))
 
 
@@ -140,7 +148,7 @@ def _check_record(state: SessionState) -> None:
 
 
 def check_run(run_id: RunId, metadata: RunMetadata) -> None:
-    """What is said of a run recorded outside the engine."""
+    """What is said about a run recorded outside the engine."""
     check_id(run_id, "run id")
     check_record(metadata)
     check_numbers(metadata)
@@ -151,20 +159,20 @@ def check_run(run_id: RunId, metadata: RunMetadata) -> None:
 
 
 def check_run_update(update: RunUpdate) -> None:
-    """What becomes of a run recorded outside the engine."""
+    """A change to a run recorded outside the engine."""
     check_record(update)
     check_numbers(update)
 
 
 def check_claim(owner: str | None, known_as: KnownAs | None) -> None:
-    """Who takes a run over, and under which name it is known from then on."""
+    """The process that takes a run over, and the name by which the run is known from then on."""
     _check_optional(owner, "owner")
     if known_as is not None:
         check_name(known_as.workflow_id, "workflow id")
 
 
 def check_checkpoint(meta: CheckpointMeta) -> None:
-    """Where a checkpoint stands."""
+    """The position of a checkpoint."""
     _check_place(meta)
     check_record(meta)
     check_numbers(meta)
@@ -189,7 +197,7 @@ def check_ref(ref: SubSessionRef) -> None:
 
 
 def check_ref_update(update: SubSessionRefUpdate) -> None:
-    """What becomes of a reference to a child session."""
+    """A change to a reference to a child session."""
     check_record(update)
 
 
@@ -219,7 +227,7 @@ def check_effect(request: BeginEffect) -> None:
 
 
 def check_start(start: StartRun) -> None:
-    """The ids of a run that begins, the session it may create, and what it writes at a parent."""
+    """The ids of a run that starts, the session it may create, and what it writes at a parent."""
     check_id(start.run_id, "run id")
     _check_optional(start.previous_run_id, "run id")
     _check_optional(start.parent_run_id, "run id")
@@ -237,7 +245,7 @@ def check_start(start: StartRun) -> None:
 
 
 def check_queued(turn: QueuedTurn) -> None:
-    """A turn that is to wait."""
+    """A turn for the queue."""
     check_id(turn.run_id, "run id")
     check_record(turn)
     check_numbers(turn)
@@ -245,10 +253,21 @@ def check_queued(turn: QueuedTurn) -> None:
     check_json(turn.state, "state")
 
 
-def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:
-    """The ids of a step commit, and what is seldom in one; what every step brings the engine has made itself.
+def check_schedule(schedule: Schedule) -> None:
+    """A schedule that is to be stored."""
+    check_id(schedule.schedule_id, "schedule id")
+    check_id(schedule.revision, "revision")
+    if schedule.session_id is not None:
+        check_new_session_id(schedule.session_id)
+    check_record(schedule)
+    check_numbers(schedule)
+    check_messages(schedule.messages)
 
-    A commit with writes of its own does not look at the record's state.
+
+def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:
+    """The ids of a step commit, and its rarer parts; the engine itself made what every step brings.
+
+    A commit with its own writes ignores the record's state.
     """
     _check_place(meta)
     if commit is None:
@@ -274,6 +293,6 @@ def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | N
 
 
 def check_settle(request: SettleSession) -> None:
-    """What is said of a session that is ended from outside."""
+    """What is said about a session that is ended from outside."""
     check_record(request)
     check_json(request.output, "output")

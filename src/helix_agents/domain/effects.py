@@ -1,4 +1,4 @@
-"""The effect ledger: what is known of a tool that must not run twice."""
+"""The effect ledger: what is known about a tool that must not run twice."""
 
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
@@ -31,9 +31,9 @@ class Effect(Record):
 
 
 class BeginEffect(Record):
-    """Announce a tool that is about to run. `stage` rides in the same transaction: the reply that asked for it.
+    """Announce a tool that is about to run. `stage` is part of the same transaction: the reply that requested the call.
 
-    `rerun` begins an effect again whose outcome is unknown, as a person or a policy decided.
+    `rerun` starts an effect again whose outcome is unknown, as a person or a policy decided.
     """
 
     session_id: SessionId
@@ -67,7 +67,7 @@ class EffectBusy(Record):
 
 
 class EffectUnknown(Record):
-    """An attempt died while the tool ran: nobody knows what happened."""
+    """An attempt died while the tool ran: its outcome is unknown."""
 
     effect: Effect
 
@@ -82,7 +82,7 @@ class EffectRecorded(Record):
 
 
 class EffectLost(Record):
-    """The intent was declared unknown or begun by another owner meanwhile; a result given is kept as late."""
+    """The intent was declared unknown, or another owner started it meanwhile; a result is kept as late."""
 
     effect: Effect
 
@@ -124,7 +124,7 @@ def begin(existing: Effect | None, request: BeginEffect, now: int) -> tuple[Effe
 
 
 def finish(effect: Effect, owner: str, result: JSON, now: int) -> tuple[Effect | None, FinishOutcome]:
-    """What a result does to its entry: the row to store, if any, and whether the result stands."""
+    """What a result does to its entry: the row to store, if any, and whether the result counts."""
     if effect.owner == owner and effect.state == "intent":
         done = msgspec.structs.replace(effect, state="done", result=result, finished_at=now)
         return done, EffectRecorded(effect=done)
@@ -137,7 +137,7 @@ def finish(effect: Effect, owner: str, result: JSON, now: int) -> tuple[Effect |
 
 
 def renew(effect: Effect, owner: str, lease_ms: int, now: int) -> tuple[Effect | None, FinishOutcome]:
-    """What a sign of life does to an entry: the row to store, if any, and whether the intent still stands."""
+    """What a sign of life does to an entry: the row to store, if any, and whether the intent is still valid."""
     if effect.owner != owner or effect.state != "intent":
         return None, EffectLost(effect=effect)
     renewed = msgspec.structs.replace(effect, lease_expires_at=now + lease_ms)
@@ -145,7 +145,7 @@ def renew(effect: Effect, owner: str, lease_ms: int, now: int) -> tuple[Effect |
 
 
 def oldest_first(effects: Iterable[Effect]) -> tuple[Effect, ...]:
-    """Entries in the order in which their tools were begun, the last time; equally old ones stay as they are."""
+    """Entries in the order in which their tools were last started; equally old ones keep their order."""
     return tuple(sorted(effects, key=lambda effect: effect.begun_at))
 
 
@@ -156,5 +156,5 @@ def begun(effect: Effect | None, session_id: SessionId, tool_call_id: ToolCallId
         InvalidWriteError: there is none, so nothing can be renewed or finished.
     """
     if effect is None:
-        raise InvalidWriteError(session_id, tool_call_id, "no effect was begun for this call")
+        raise InvalidWriteError(session_id, tool_call_id, "no effect was started for this call")
     return effect

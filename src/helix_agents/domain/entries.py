@@ -1,7 +1,7 @@
 """Entries: JSON values under keys, in scopes, with versions, history, quotas and a log of changes.
 
-Every announced write takes the next revision of its namespace, so revisions order everything there is to be told. A
-key's version keeps counting across deletion, so a version that was read once never comes to mean another value.
+Every announced write takes the next revision of its namespace, so revisions order everything that is announced. A key's
+version keeps counting across deletion, so a version that was read once never comes to mean another value.
 """
 
 from typing import Literal, TypeAlias
@@ -14,9 +14,9 @@ EntryOperation: TypeAlias = Literal["put", "delete", "restore"]
 
 
 class Entry(Record):
-    """One version of a key. `value` is JSON text; None says that this version is a deletion.
+    """One version of a key. `value` is JSON text; None means that this version is a deletion.
 
-    `size` is what key and value weigh; `history_bytes` what the older versions that are kept weigh together. `mark` is
+    `size` is the size of key and value, `history_bytes` the total size of the older versions that are kept. `mark` is
     the version of the session whose commit wrote it.
     """
 
@@ -36,10 +36,10 @@ class Entry(Record):
 class Put(Record, tag_field="kind", tag="put"):
     """Store a value.
 
-    With `expected_version` the key must have exactly that version now, 0 meaning that it must not exist.
-    `keep_versions` counts the versions that stay readable, this one included: 0 keeps no history, None keeps all of it
-    and deletions too. `announce` puts the change into the log. A write that makes the scope weigh more than
-    `limit_bytes`, or hold more than `limit_keys`, is refused.
+    With `expected_version` the key must have exactly that version now; 0 means that it must not exist. `keep_versions`
+    is how many versions stay readable, including this one: 0 keeps no history, None keeps all of it and deletions too.
+    `announce` puts the change into the log. A write that makes the scope larger than `limit_bytes`, or gives it more
+    keys than `limit_keys`, is refused.
     """
 
     scope: str
@@ -53,7 +53,7 @@ class Put(Record, tag_field="kind", tag="put"):
 
 
 class Remove(Record, tag_field="kind", tag="remove"):
-    """Remove a key with its history; the counter of its versions stays, unless `forget` gives that up too."""
+    """Remove a key with its history; its version counter is kept, unless `forget` removes that too."""
 
     scope: str
     key: str
@@ -65,7 +65,7 @@ class Remove(Record, tag_field="kind", tag="remove"):
 
 
 class Clear(Record, tag_field="kind", tag="clear"):
-    """Remove every key of a scope; with `forget` nothing tells any more that there was one."""
+    """Remove every key of a scope; with `forget`, no trace of the keys is left."""
 
     scope: str
     keep_versions: int | None = 0
@@ -76,7 +76,7 @@ Change: TypeAlias = Put | Remove | Clear
 
 
 class Changed(Record):
-    """What one change did: the version now, the one before (0 for none), the value before, the keys removed."""
+    """The result of one change: the version now, the one before (0 for none), the value before, the keys removed."""
 
     version: int
     previous_version: int = 0
@@ -87,7 +87,7 @@ class Changed(Record):
 class EntryTransaction(Record):
     """Changes that become visible together, with the lines they leave in the audit log.
 
-    `once` makes a repetition harmless: the same request again gets the first answer and writes nothing. `digest` says
+    `once` makes a repetition harmless: the same request again gets the first result and writes nothing. `digest` says
     what makes a request the same; without one, its changes do. In an audit entry, `revision` is filled in.
     """
 
@@ -108,7 +108,7 @@ class Transacted(Record):
 
 
 class EntryEvent(Record):
-    """One announced change. Events of one transaction share a revision and are told apart by their position."""
+    """One announced change. Events of one transaction share a revision and are distinguished by their position."""
 
     revision: int
     position: int
@@ -124,8 +124,8 @@ class EntryEvent(Record):
 class EventPage(Record):
     """Announced changes after a revision, whole transactions only.
 
-    Everything up to `reached` was looked at, so the next question starts there. What was announced up to `compacted`
-    is no longer known; a reader that has not come that far has to read the entries themselves.
+    Everything up to `reached` was examined, so the next query starts there. Changes up to `compacted` are no longer
+    known; a reader that has not come that far has to read the entries themselves.
     """
 
     events: tuple[EntryEvent, ...]
@@ -136,7 +136,7 @@ class EventPage(Record):
 
 
 class EntryPage(Record):
-    """Keys in order, and what all that matched weigh, whatever part of them is here."""
+    """Keys in order, and the total size of all that matched, however many of them are on this page."""
 
     items: tuple[Entry, ...]
     total: int
@@ -147,7 +147,7 @@ class EntryPage(Record):
 
 
 class ScopeUsage(Record):
-    """What a scope holds: keys that exist, and the weight of every version that is kept."""
+    """What a scope holds: its existing keys, and the size of every version that is kept."""
 
     scope: str
     keys: int = 0
@@ -166,14 +166,14 @@ class SessionSummary(Record):
 
 
 class AgentSummary(Record):
-    """How many conversations an agent has, and in how many of them a run goes on."""
+    """How many conversations an agent has, and how many of them have a running run."""
 
     sessions: int
     running: int
 
 
 class RunSummary(Record):
-    """A run as a briefing tells of it."""
+    """A run as a briefing describes it."""
 
     run_id: str
     session_id: str
@@ -185,8 +185,8 @@ class RunSummary(Record):
 
 
 class Glance(Record):
-    """One consistent look at what goes on: calls that wait, `runs` that are not over or ended since the time that was
-    asked for, and the values of `system` scopes."""
+    """One consistent view of current activity: calls that wait, `runs` that are not over or ended since the requested
+    time, and the values of `system` scopes."""
 
     revision: int
     runs: tuple[RunSummary, ...] = ()
@@ -195,10 +195,10 @@ class Glance(Record):
 
 
 class Overview(Record):
-    """One consistent look at a namespace: conversations, what waits, every scope; values only of `system` scopes.
+    """One consistent view of a namespace: conversations, what waits, every scope; values only of `system` scopes.
 
-    `agents` and `runs` count everything there is. `sessions` are the latest, newest first, and the scopes of all
-    sessions are one: how much is told does not grow with what was ever stored.
+    `agents` and `runs` count everything. `sessions` are the latest, newest first, and the scopes of all sessions are
+    combined into one: the size of the view does not grow with what was ever stored.
     """
 
     revision: int
@@ -225,7 +225,7 @@ class RestoreEntries(Record):
 
 
 SESSION_SCOPES = "session:"
-"""How every scope begins that lives and dies with a session."""
+"""Prefix of every scope that lives and dies with a session."""
 
 
 def session_scope(session_id: SessionId) -> str:
@@ -234,15 +234,15 @@ def session_scope(session_id: SessionId) -> str:
 
 
 def weight(key: str, value: str | None) -> int:
-    """What a key and its value count against a quota."""
+    """How much a key and its value count against a quota."""
     return 0 if value is None else len(key.encode()) + len(value.encode())
 
 
 def successor(prefix: str) -> str | None:
-    """The first text after everything that starts with the prefix; None when nothing comes after."""
+    """The first text after everything that starts with the prefix; None if nothing comes after."""
     for index in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[index])
         if code < 0x10FFFF:
-            # Surrogates are no text; the next letter after them is.
+            # Surrogates are not text; the next character after them is.
             return prefix[:index] + chr(0xE000 if code + 1 == 0xD800 else code + 1)
     return None

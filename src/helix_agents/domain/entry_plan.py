@@ -1,4 +1,4 @@
-"""What a transaction on entries does, decided once for every store: a store looks rows up and writes the result."""
+"""The effect of a transaction on entries, decided once for every store: a store reads rows and writes the result."""
 
 import hashlib
 from collections.abc import Sequence
@@ -25,17 +25,17 @@ from helix_agents.domain.entries import (
 from helix_agents.domain.records import JSON, Record, decode, encode
 
 ONCE = "sys.once"
-"""The scope in which the answers of transactions are kept that may be sent again."""
+"""The scope that keeps the results of transactions that may be sent again."""
 
 SHOWN_VALUE_BYTES = 4_096
 LARGEST_SHOWN = 5
 
 
 class Rows(Protocol):
-    """What a plan asks of a store, within its transaction."""
+    """What a plan needs from a store, within its transaction."""
 
     def find(self, scope: str, key: str) -> Entry | None:
-        """The key's present row, deletions included."""
+        """The key's present row, even if it is a deletion."""
         ...
 
     def usage(self, scope: str) -> ScopeUsage:
@@ -51,16 +51,16 @@ class Rows(Protocol):
         ...
 
     def largest(self, scope: str, count: int) -> Sequence[Entry]:
-        """The keys that weigh most, history included."""
+        """The largest keys, including history."""
         ...
 
 
 @dataclass
 class Plan:
-    """The rows to write, in any order: no two of them are about the same row.
+    """The rows to write, in any order: no two of them concern the same row.
 
-    `forgotten` rows go altogether; `dropped` keys lose all older versions, `pruned` keys those up to a version.
-    `erased` scopes come first: of them everything goes, and then what the plan writes there is written.
+    `forgotten` rows are removed altogether; `dropped` keys lose all older versions, `pruned` keys those up to a
+    version. `erased` scopes come first: everything in them is removed, and then what the plan writes there is written.
     """
 
     revision: int
@@ -79,12 +79,12 @@ class Plan:
 
     @property
     def answer(self) -> Transacted:
-        """What the caller is told."""
+        """The result for the caller."""
         return Transacted(revision=self.revision, at=self.at, results=tuple(self.results))
 
 
 class Remembered(Record):
-    """The first answer to a transaction that may be sent again, and what it was asked."""
+    """The first result of a transaction that may be sent again, and its request."""
 
     digest: str
     answer: Transacted
@@ -98,7 +98,7 @@ def digest_of(request: EntryTransaction) -> str:
 
 
 def first_answer(request: EntryTransaction, row: Entry | None) -> Transacted | None:
-    """The answer of an earlier sending; None when this is the first.
+    """The result of an earlier identical request; None if this is the first.
 
     Raises:
         InvalidInput: the key was used for another request.
@@ -115,7 +115,7 @@ def first_answer(request: EntryTransaction, row: Entry | None) -> Transacted | N
 
 
 def next_revision(changes: Sequence[Change], head: int) -> int:
-    """The revision of a transaction: only what is announced takes a new one, so that watching makes no changes."""
+    """The revision of a transaction: only announced changes take a new one, so that watching causes no changes."""
     return head + any(change.announce for change in changes if not isinstance(change, Clear))
 
 
@@ -123,7 +123,7 @@ def plan_transaction(request: EntryTransaction, rows: Rows, *, revision: int, no
     """Work out a transaction; refuses before anything is written.
 
     Raises:
-        VersionConflict, KeyNotFound, QuotaExceeded: it cannot be.
+        VersionConflict, KeyNotFound, QuotaExceeded: it is not possible.
     """
     plan = plan_changes(request.changes, rows, revision=revision, now=now, owner=request.owner)
     if request.once is not None:
@@ -136,7 +136,7 @@ def plan_transaction(request: EntryTransaction, rows: Rows, *, revision: int, no
 def plan_changes(
     changes: Sequence[Change], rows: Rows, *, revision: int, now: int, owner: str, mark: int | None = None
 ) -> Plan:
-    """Work out changes, each of which sees what those before it did."""
+    """Work out changes, each of which sees the effects of those before it."""
     plan = Plan(revision=revision, at=now, owner=owner, mark=mark)
     for change in changes:
         match change:
@@ -162,7 +162,7 @@ def _put(plan: Plan, rows: Rows, change: Put) -> Changed:
     usage = _usage(plan, rows, scope)
     more = size - (before.size if before is not None else 0)
     if change.keep_versions is not None:
-        # Where every version is kept, that is for the sake of a rewind and not the caller's to pay for.
+        # Where every version is kept, that is for the sake of a rewind, and is not charged to the caller.
         more += history - (before.history_bytes if before is not None else 0)
     after = ScopeUsage(
         scope=scope, keys=usage.keys + (0 if lives else 1), bytes=usage.bytes + more, revision=plan.revision
@@ -202,7 +202,7 @@ def _remove(plan: Plan, rows: Rows, change: Remove) -> Changed:
         if change.must_exist:
             raise KeyNotFound(f"There is no key {key!r}.", {"key": key, "reason": "key_unknown"})
         return Changed(version=before.version if before is not None else 0)
-    # Where deletions are versions, this one has a number of its own; elsewhere the next value gets the next number.
+    # Where deletions are versions, this one has its own number; elsewhere the next value gets the next number.
     version = before.version + 1 if change.keep_versions is None else before.version
     usage = _usage(plan, rows, scope)
     history = before.history_bytes
@@ -268,7 +268,7 @@ def _usage(plan: Plan, rows: Rows, scope: str) -> ScopeUsage:
 
 
 def _history(plan: Plan, rows: Rows, before: Entry | None, keep: int | None, version: int) -> tuple[int, int]:
-    """What the kept older versions weigh after a write, and the last version that goes."""
+    """The size of the kept older versions after a write, and the last version that is removed."""
     if before is None:
         return 0, 0
     if keep is None:
@@ -290,7 +290,7 @@ def _history(plan: Plan, rows: Rows, before: Entry | None, keep: int | None, ver
 
 
 def _still_older(plan: Plan, rows: Rows, scope: str, key: str, up_to: int) -> int:
-    """The weight of older versions in the store that the changes before this one have left there."""
+    """The size of older versions in the store that the changes before this one have left there."""
     if scope in plan.erased or (scope, key) in plan.dropped:
         return 0
     pruned = plan.pruned.get((scope, key), 0)
@@ -300,7 +300,7 @@ def _still_older(plan: Plan, rows: Rows, scope: str, key: str, up_to: int) -> in
 def _keep_older(plan: Plan, before: Entry, keep: int | None, freed: int) -> None:
     place = (before.scope, before.key)
     kept = keep is None or keep > 1
-    # A deletion is a version only where every version is kept.
+    # A deletion counts as a version only where every version is kept.
     if kept and (before.value is not None or keep is None):
         plan.versions.append(before)
     elif not kept:

@@ -1,4 +1,4 @@
-"""What a restore makes of one key: the value comes back, the counters go on."""
+"""The effect of a restore on one key: the value comes back, and the counters continue."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,10 +9,11 @@ from helix_agents.domain.entry_plan import Plan
 
 
 def restore_key(plan: Plan, current: Entry | None, staged: Sequence[Entry], keep_versions: int) -> Entry | None:
-    """Plan one key: `staged` are its versions in the backup, oldest first. Answers the row that it has afterwards.
+    """Plan one key: `staged` are its versions in the backup, oldest first. Returns the row that it has afterwards.
 
-    A key that the backup does not have is removed. One that is still as it was stays untouched. Any other gets a
-    version higher than all this store has given it, so that nobody who read it before can take the old for the new.
+    A key that is not in the backup is removed. A key that is unchanged since is left alone. Any other key gets a
+    version higher than all that this store has given it, so that no earlier reader can mistake the old value for the
+    new.
     """
     wanted = staged[-1] if staged else None
     if wanted is None or wanted.value is None:
@@ -74,13 +75,15 @@ def _tell(plan: Plan, row: Entry) -> None:
 
 
 def restored_at(versions: Sequence[Entry], mark: int) -> Entry | None:
-    """The version that a session had at one of its own versions, out of all a key had; None when it had none yet."""
+    """The version that a session had at one of its own versions, out of all versions of a key; None if it had none
+    yet."""
     known = [each for each in versions if each.mark is not None and each.mark <= mark]
     return max(known, key=lambda each: each.version, default=None)
 
 
 def rewound(scope: str, versions: Iterable[Entry], to: int) -> list[Change]:
-    """What gives a session's keys the values they had at one of its versions; `versions` are all that are kept."""
+    """The changes that give a session's keys the values they had at one of its versions; `versions` are all that are
+    kept."""
     by_key: dict[str, list[Entry]] = {}
     for entry in versions:
         by_key.setdefault(entry.key, []).append(entry)

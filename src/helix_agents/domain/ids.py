@@ -1,4 +1,4 @@
-"""What an id is, and the check at the door that keeps an id plain data."""
+"""What an id is, and the check that keeps an id plain data."""
 
 from functools import lru_cache
 from typing import TypeAlias
@@ -15,10 +15,10 @@ StreamId: TypeAlias = str
 MAX_ID_LENGTH = 256
 
 PATH_DOTS = (".", "..")
-"""What clients and proxies take out of a path, in whichever way it is written: no server could be asked for it."""
+"""What clients and proxies remove from a path, however it is written: no server could ever receive it."""
 
 
-# A run is at the door with the same few ids in every step.
+# A run checks the same few ids in every step.
 @lru_cache(maxsize=1_024)
 def _is_plain(value: str) -> bool:
     return value != "" and value.isprintable() and value[0] != " " and value[-1] != " "
@@ -34,24 +34,24 @@ def check_id(value: str, kind: str = "session id") -> str:
     if is_text and len(value) <= MAX_ID_LENGTH and _is_plain(value):
         return value
     if not is_text:
-        reason = f"it is of type {type(value).__name__}, and has to be text"
+        reason = f"it is of type {type(value).__name__}; it has to be text"
     elif not value:
         reason = "it is empty"
     elif len(value) > MAX_ID_LENGTH:
-        reason = f"it has {len(value)} characters, at most {MAX_ID_LENGTH} are allowed"
+        reason = f"it has {len(value)} characters, but at most {MAX_ID_LENGTH} are allowed"
     elif not value.isprintable():
-        reason = "it holds control or other unprintable characters"
+        reason = "it contains control characters or other unprintable characters"
     else:
         reason = "it starts or ends with a space"
     raise InvalidIdError(kind, str(value), reason)
 
 
 def check_new_session_id(value: str) -> str:
-    """The id of a session that is to be, if it is one, and none that a URL path takes for another place.
+    """The id of a new session, if it is valid and no URL path takes it for another place.
 
     Raises:
         InvalidIdError: it is not; says why.
     """
     if check_id(value) in PATH_DOTS:
-        raise InvalidIdError("session id", value, "in a URL path it means another place; choose any other id")
+        raise InvalidIdError("session id", value, "it has another meaning in a URL path; choose any other id")
     return value

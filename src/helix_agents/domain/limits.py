@@ -5,7 +5,7 @@ from helix_agents.domain.ids import SessionId
 
 
 def check_size(session_id: SessionId, operation: str, size: int, limit: int | None, keys: tuple[str, ...] = ()) -> None:
-    """Let a size pass that is within the limit; None is no limit.
+    """Check that a size is within the limit; None means no limit.
 
     Raises:
         StateSizeExceededError: it is larger.

@@ -3,7 +3,7 @@
 from helix_agents.domain.records import Record
 
 FORGOTTEN_AFTER_MS = 86_400_000
-"""How long a store may keep a lock that nobody holds, and how often it looks for such."""
+"""How long a store may keep a lock that is not held, and how often it looks for such locks."""
 
 
 class Lock(Record):

@@ -1,4 +1,4 @@
-"""Memories: what is known of somebody beyond one conversation, and what a write to it means."""
+"""Memories: what is known about someone beyond one conversation, and what a write to it means."""
 
 import math
 from array import array
@@ -15,25 +15,26 @@ from helix_agents.domain.records import JSON, Record, check_json, check_record
 
 MemoryId: TypeAlias = str
 EntityId: TypeAlias = str
-"""Whom memories belong to: a user, a team, a customer. Nobody finds those of another one."""
+"""Who memories belong to: a user, a team, a customer. One entity's memories are never found by another."""
 
 EmbeddingStatus: TypeAlias = Literal["pending", "complete"]
 
 MOST_CHARACTERS = 8_000
-"""Of one memory. A memory is a fact or two; longer texts are documents, and most embedders read no more at once."""
+"""The longest memory. A memory is a fact or two; longer texts are documents, and most embedders read no more at
+once."""
 
 MOST_METADATA_BYTES = 16_000
 
 MOST_DIMENSIONS = 16_000
-"""Of a vector; databases compare no longer ones."""
+"""The longest vector; databases compare no longer ones."""
 
 
 class MemoryRecord(Record):
     """One memory of an entity.
 
-    `source` says where it comes from, such as the agent that saved it, `session_id` from which conversation. `version`
-    counts its changes. Its words are found from the moment it is saved; its meaning once `embedded_by` names the
-    embedder that has read it, until its text changes.
+    `source` says where it comes from, such as the agent that saved it, and `session_id` from which conversation.
+    `version` counts its changes. A search by its words finds it as soon as it is saved; a search by meaning finds it
+    once `embedded_by` names the embedder that has read it, until its text changes.
     """
 
     id: MemoryId
@@ -49,17 +50,17 @@ class MemoryRecord(Record):
 
     @property
     def day(self) -> str:
-        """The day since when it says this, in UTC: what is known of somebody grows old."""
+        """The day since when its text is known, in UTC, because what is known about someone grows old."""
         return datetime.fromtimestamp(self.updated_at / 1000, UTC).date().isoformat()
 
     @property
     def embedding_status(self) -> EmbeddingStatus:
-        """Whether it can be found by its meaning yet."""
+        """Whether a search by meaning can find it yet."""
         return "pending" if self.embedded_by is None else "complete"
 
 
 class SaveMemory(Record):
-    """A memory to be kept. Under an id that is there already it takes the place of what was there."""
+    """A memory to keep. If its id already exists, it replaces the memory under that id."""
 
     id: MemoryId
     entity: EntityId
@@ -70,14 +71,15 @@ class SaveMemory(Record):
 
 
 class SavedMemory(Record):
-    """What became of a save: a memory was `created`, the one under its id `replaced`, or the same text was `known`."""
+    """The result of a save: a memory was `created`, the one under its id `replaced`, or the same text was `known`."""
 
     outcome: Literal["created", "replaced", "known"]
     memory: MemoryRecord
 
 
 class UpdateMemory(Record):
-    """A change of one memory; what is None stays. With `expected_version`, only if nobody changed it since."""
+    """A change to one memory; fields that are None are unchanged. With `expected_version`, only if it is still
+    current."""
 
     entity: EntityId
     id: MemoryId
@@ -87,8 +89,8 @@ class UpdateMemory(Record):
 
 
 class MemoryEmbedding(NamedTuple):
-    """What an embedder made of a memory's text. It is known by the text itself: versions begin anew with a memory that
-    was deleted and saved again."""
+    """An embedder's vector for a memory's text. It is matched by the text itself, because versions start again with a
+    memory that was deleted and saved anew."""
 
     entity: EntityId
     id: MemoryId
@@ -98,7 +100,7 @@ class MemoryEmbedding(NamedTuple):
 
 
 class NearMemory(Record):
-    """A memory, and how near its meaning is: 1 is the same, 0 has nothing to do with it."""
+    """A memory, and how near its meaning is: 1 is the same, 0 is unrelated."""
 
     memory: MemoryRecord
     similarity: float
@@ -113,25 +115,25 @@ class MemoryEntity(Record):
 
 
 def digest_of(text: str) -> bytes:
-    """By this two memories of one source are known to say the same: blanks and letter case apart."""
+    """Two memories of one source with the same digest have the same text, ignoring blanks and letter case."""
     return sha256(" ".join(text.split()).casefold().encode("utf-8", "surrogatepass")).digest()
 
 
 def check_text(text: object) -> None:
-    """Refuse a text that is no memory.
+    """Reject a text that cannot be a memory.
 
     Raises:
-        InvalidInputError: it is empty, too long, or cannot be stored; says what to do.
+        InvalidInputError: it is empty, too long, or cannot be stored; the message says what to do.
     """
     if not isinstance(text, str):
         raise InvalidInputError("memory", f"its text is of type {type(text).__name__}")
     if not text.strip():
         raise InvalidInputError("memory", "its text is blank")
     if len(text) > MOST_CHARACTERS:
-        problem = f"its text has {len(text)} characters, at most {MOST_CHARACTERS} are kept; save the facts in it"
+        problem = f"its text has {len(text)} characters, but at most {MOST_CHARACTERS} are kept; save only its facts"
         raise InvalidInputError("memory", problem)
     if "\0" in text:
-        raise InvalidInputError("memory", "its text holds a zero character")
+        raise InvalidInputError("memory", "its text contains a null character")
     try:
         text.encode()
     except UnicodeEncodeError as problem:
@@ -139,21 +141,21 @@ def check_text(text: object) -> None:
 
 
 def check_metadata(metadata: object) -> None:
-    """Refuse metadata that a store could not give back.
+    """Reject metadata that a store could not return.
 
     Raises:
-        UnstorableValueError, InvalidInputError: it is no JSON object, or too large.
+        UnstorableValueError, InvalidInputError: it is not a JSON object, or is too large.
     """
     if not isinstance(metadata, dict):
-        raise UnstorableValueError("metadata of a memory", f"it is of type {type(metadata).__name__}, no dict")
+        raise UnstorableValueError("metadata of a memory", f"it is of type {type(metadata).__name__}, not a dict")
     check_json(metadata, "metadata of a memory")
     size = len(msgspec.json.encode(metadata))
     if size > MOST_METADATA_BYTES:
-        raise InvalidInputError("memory", f"its metadata has {size} bytes, at most {MOST_METADATA_BYTES} are kept")
+        raise InvalidInputError("memory", f"its metadata has {size} bytes, but at most {MOST_METADATA_BYTES} are kept")
 
 
 def check_save(request: SaveMemory) -> None:
-    """Whatever comes with a new memory."""
+    """Check everything that comes with a new memory."""
     check_id(request.entity, "entity")
     check_id(request.id, "memory id")
     check_id(request.source, "source")
@@ -165,7 +167,7 @@ def check_save(request: SaveMemory) -> None:
 
 
 def check_update(request: UpdateMemory) -> None:
-    """Whatever comes with a change of one."""
+    """Check everything that comes with a change to a memory."""
     check_id(request.entity, "entity")
     check_id(request.id, "memory id")
     if request.text is not None:
@@ -178,7 +180,7 @@ def check_update(request: UpdateMemory) -> None:
 
 
 def check_embedding(embedding: MemoryEmbedding) -> None:
-    """Whatever an embedder hands in."""
+    """Check what an embedder returns."""
     check_id(embedding.entity, "entity")
     check_id(embedding.id, "memory id")
     check_text(embedding.text)
@@ -186,18 +188,20 @@ def check_embedding(embedding: MemoryEmbedding) -> None:
     if not embedding.embedded_by:
         raise InvalidInputError("embedding", "it does not say who made it")
     if not embedding.vector or len(embedding.vector) % 4:
-        raise InvalidInputError("embedding", f"{len(embedding.vector)} bytes are no vector of 32-bit numbers")
+        raise InvalidInputError("embedding", f"{len(embedding.vector)} bytes are not a vector of 32-bit numbers")
     values = array("f", embedding.vector)
     if len(values) > MOST_DIMENSIONS:
-        raise InvalidInputError("embedding", f"it has {len(values)} dimensions, at most {MOST_DIMENSIONS} are compared")
+        raise InvalidInputError(
+            "embedding", f"it has {len(values)} dimensions, but at most {MOST_DIMENSIONS} are compared"
+        )
     if not all(map(math.isfinite, values)):
-        raise InvalidInputError("embedding", "one of its values is no number")
+        raise InvalidInputError("embedding", "one of its values is not a number")
 
 
 def plan_save(
     request: SaveMemory, *, under_id: MemoryRecord | None, same_text: MemoryRecord | None, now: int
 ) -> SavedMemory:
-    """What a save comes to, by what is stored: the memory under its id, and one of its source that says the same."""
+    """The result of a save, given what is stored: the memory under its id, and one of its source with the same text."""
     if under_id is not None:
         if under_id.text == request.text and under_id.metadata == request.metadata:
             return SavedMemory(outcome="known", memory=under_id)
@@ -218,11 +222,11 @@ def plan_save(
 
 
 def plan_update(request: UpdateMemory, stored: MemoryRecord | None, now: int) -> MemoryRecord:
-    """The memory as a change leaves it; the same object where nothing changes.
+    """The memory after a change; the same object if nothing changes.
 
     Raises:
         MemoryNotFoundError: the entity has no such memory.
-        MemoryChangedError: somebody changed it since `expected_version`.
+        MemoryChangedError: it was changed since `expected_version`.
     """
     if stored is None:
         raise MemoryNotFoundError(request.entity, request.id)
@@ -236,7 +240,7 @@ def plan_update(request: UpdateMemory, stored: MemoryRecord | None, now: int) ->
 
 
 def fits(embedding: MemoryEmbedding, stored: MemoryRecord | None) -> bool:
-    """Whether an embedding is of the text that is stored."""
+    """Whether an embedding belongs to the stored text."""
     return stored is not None and stored.text == embedding.text
 
 

@@ -1,4 +1,4 @@
-"""Which memories answer a question: an exact look at those of one entity, and two rankings made one."""
+"""Which memories answer a query: an exact comparison with those of one entity, and two rankings combined into one."""
 
 import math
 from array import array
@@ -11,12 +11,12 @@ from helix_agents.domain.memories import MemoryId, MemoryRecord, NearMemory
 from helix_agents.domain.memory_words import words_of
 from helix_agents.domain.records import Record
 
-# How much the first places of a ranking outweigh the later ones; what is usual for rankings that are put together.
+# How much the first places of a ranking outweigh the later ones; the usual value when rankings are combined.
 _RANK = 60
 
 
 class MemoryHit(Record):
-    """A memory that answers a question, by words that both have or by its meaning, if that was compared."""
+    """A memory that answers a query, by words that both contain or by its meaning, if that was compared."""
 
     memory: MemoryRecord
     by_words: bool
@@ -24,7 +24,7 @@ class MemoryHit(Record):
 
 
 class Looked(NamedTuple):
-    """A memory, and what is known of it to find it by."""
+    """A memory, and what is needed to find it."""
 
     memory: MemoryRecord
     words: frozenset[str]
@@ -32,12 +32,12 @@ class Looked(NamedTuple):
 
 
 def look_at(memory: MemoryRecord, vector: bytes | None = None) -> Looked:
-    """What an exact look needs to know of a memory."""
+    """What an exact comparison needs to know about a memory."""
     return Looked(memory, frozenset(words_of(memory.text)), vector)
 
 
 def by_words(rows: Sequence[Looked], words: Iterable[str], limit: int) -> tuple[MemoryRecord, ...]:
-    """Memories that have at least one of the words; the more, and the rarer, the better, and then the newest."""
+    """Memories that contain at least one of the words; the more and the rarer the better, then the newest first."""
     asked = set(words)
     weights = {word: math.log(1 + len(rows) / n) for word in asked if (n := sum(word in row.words for row in rows))}
     scored = (
@@ -49,7 +49,7 @@ def by_words(rows: Sequence[Looked], words: Iterable[str], limit: int) -> tuple[
 
 
 def by_meaning(rows: Iterable[Looked], vector: bytes, embedded_by: str, limit: int) -> tuple[NearMemory, ...]:
-    """The memories that this embedder has read whose meaning is nearest to a vector."""
+    """The memories read by this embedder whose meaning is nearest to a vector."""
     asked = numbers(vector)
     near = (
         NearMemory(memory=row.memory, similarity=_product(asked, row.vector))
@@ -72,7 +72,7 @@ def numbers(vector: bytes) -> "array[float]":
 
 
 def unit_vector(values: Sequence[float]) -> bytes:
-    """A vector as it is stored: 32-bit numbers, of length 1, so that a product says how near two are."""
+    """A vector as it is stored: 32-bit numbers, of length 1, so that a product tells how near two vectors are."""
     length = math.sqrt(math.fsum(value * value for value in values))
     return array("f", [value / length for value in values] if length else [0.0] * len(values)).tobytes()
 
@@ -80,7 +80,7 @@ def unit_vector(values: Sequence[float]) -> bytes:
 def put_together(
     worded: Sequence[MemoryRecord], near: Sequence[NearMemory], limit: int, least_similarity: float
 ) -> tuple[MemoryHit, ...]:
-    """The best of both rankings. One text is given once, whichever sources it is from."""
+    """The best of both rankings. The same text is returned once, whichever sources it is from."""
     similarities: Mapping[MemoryId, float] = {each.memory.id: each.similarity for each in near}
     alike = [each.memory for each in near if each.similarity >= least_similarity]
     scores: dict[MemoryId, float] = {}
@@ -107,5 +107,5 @@ def _one_by_one(one: "array[float]", other: "array[float]") -> float:
     return sum(map(mul, one, other))
 
 
-# From Python 3.12 on there is one that does it in C.
+# Python 3.12 and later have a function that does it in C.
 _sum_of_products: Callable[["array[float]", "array[float]"], float] = getattr(math, "sumprod", _one_by_one)

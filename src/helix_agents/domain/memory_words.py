@@ -1,15 +1,15 @@
-"""The words by which a memory is found, the same on every store: folded, without those that say nothing."""
+"""The words by which a memory is found, the same on every store: folded, without words that carry no meaning."""
 
 import re
 import unicodedata
 
-# Scripts that leave no blanks between words: Thai, Lao, Burmese, Khmer, kana, Han and their extensions.
+# Scripts without blanks between words: Thai, Lao, Burmese, Khmer, kana, Han and their extensions.
 _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     r"\U00020000-\U0003ffff]+"
 )
-# Marks that many leave out when they write: accents, and the points of Hebrew and Arabic; and those that say how a sign
-# looks. Those of other scripts are vowels, without which a word is another one.
+# Marks that many writers leave out: accents, and the points of Hebrew and Arabic; and marks that say how a sign looks.
+# Marks of other scripts are vowels, and without them a word is a different word.
 _LEFT_OUT = re.compile(
     r"[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed"
     r"\u180b-\u180f\u20d0-\u20ff\ufe00-\ufe0f\U000e0100-\U000e01ef]"
@@ -18,7 +18,7 @@ _LONGEST = 64
 
 
 class _Parted(dict[int, str]):
-    """What each character is in words: letters, digits and the marks on them themselves, and all others a blank."""
+    """What each character becomes: letters, digits and the marks on them stay, and all others become a blank."""
 
     def __missing__(self, code: int) -> str:
         sign = chr(code)
@@ -28,7 +28,7 @@ class _Parted(dict[int, str]):
 
 _PARTED = _Parted()
 
-# Words that stand in any sentence. A memory that shares only these with a question has nothing to do with it.
+# Words that occur in any sentence. A memory that shares only these with a query is unrelated to it.
 _WORDS_THAT_SAY_NOTHING = """
 a about after again all also am an and any anything are as at be because been before being but by can could did do
 does doing don down else ever for from get give go going good had has have having hello help her here hers hi him
@@ -48,7 +48,7 @@ _SAYS_NOTHING = frozenset(_WORDS_THAT_SAY_NOTHING.split())
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a text, each once, in their order."""
+    """The words of a text, each once, in order."""
     plain = unicodedata.normalize("NFC", _LEFT_OUT.sub("", unicodedata.normalize("NFKD", text.casefold())))
     found: dict[str, None] = {}
     for run in plain.translate(_PARTED).split():
@@ -59,7 +59,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def _parts(run: str) -> list[str]:
-    """The words in a run without blanks; where no blanks part them, every two characters that stand together."""
+    """The words in a run without blanks; in scripts without blanks between words, every pair of adjacent characters."""
     parts: list[str] = []
     at = 0
     for unspaced in _UNSPACED.finditer(run):
@@ -74,7 +74,7 @@ def _parts(run: str) -> list[str]:
 
 
 def _stem(word: str) -> str:
-    """One cat and two cats are the same word."""
+    """Treats "cat" and "cats" as the same word."""
     if len(word) > 4 and word.endswith("ies"):
         return f"{word[:-3]}y"
     if len(word) > 3 and word[-1] == "s" and word[-2] not in "su":

@@ -1,4 +1,4 @@
-"""What stands in a transcript: user, assistant and tool messages."""
+"""What a transcript consists of: user, assistant and tool messages."""
 
 from typing import Literal, TypeAlias, cast
 
@@ -13,7 +13,7 @@ class Text(Record, tag_field="type", tag="text"):
 
 
 class Image(Record, tag_field="type", tag="image"):
-    """A picture, by web address or data URL."""
+    """A picture, as a web address or data URL."""
 
     url: str
     media_type: str | None = None
@@ -21,7 +21,7 @@ class Image(Record, tag_field="type", tag="image"):
 
 
 class File(Record, tag_field="type", tag="file"):
-    """A document, by web address or data URL."""
+    """A document, as a web address or data URL."""
 
     url: str
     media_type: str
@@ -32,7 +32,7 @@ Part: TypeAlias = Text | Image | File
 
 
 class UserMessage(Record, tag_field="role", tag="user"):
-    """What a person, or the system on a person's behalf, says to the model. A hidden one is for the model only."""
+    """What a person, or the system on a person's behalf, says to the model. A hidden message is for the model only."""
 
     content: str | tuple[Part, ...]
     hidden: bool = False
@@ -41,7 +41,7 @@ class UserMessage(Record, tag_field="role", tag="user"):
 
 
 def is_blank(content: str | tuple[Part, ...]) -> bool:
-    """Whether a message says nothing: it has neither a text nor a file."""
+    """Whether a message is empty: it has neither text nor a file."""
     parts = (Text(text=content),) if isinstance(content, str) else content
     return all(isinstance(part, Text) and not part.text.strip() for part in parts)
 
@@ -55,7 +55,7 @@ class Thinking(Record):
 
 
 class ToolCall(Record):
-    """One call the model asked for. Arguments that were not valid JSON are kept as the text they were."""
+    """One call that the model requested. Arguments that were not valid JSON are kept as the original text."""
 
     id: ToolCallId
     name: str
@@ -63,7 +63,7 @@ class ToolCall(Record):
 
 
 def says_nothing(arguments: str) -> bool:
-    """Whether a model wrote no arguments; some write nothing then, and some write null."""
+    """Whether a model wrote no arguments; some models then write nothing, and some write null."""
     return arguments.strip() in ("", "null")
 
 
@@ -81,19 +81,19 @@ class AssistantMessage(Record, tag_field="role", tag="assistant"):
 
 
 EDITED_INPUT = "edited_input"
-"""The key in a tool message's metadata of the input that a person gave in place of the model's."""
+"""Metadata key of a tool message: the input that a person gave in place of the model's."""
 
 HELD_SINCE = "held_since"
-"""The key in a tool message's metadata of the time since when this was known of a call whose step was not whole."""
+"""Metadata key of a tool message: since when this was known about a call whose step was not complete."""
 
 
 class ToolMessage(Record, tag_field="role", tag="tool"):
     """The result of one call. A string is stored verbatim; `code` says why a call failed or did not run.
 
-    Where a person changed the input before approving the call, `metadata["edited_input"]` is what it ran with: the
-    call in the transcript stays as the model wrote it, so an adapter tells the model of it with the result. Where this
-    was known while others of its step were open, `metadata["held_since"]` says since when: whoever goes back to a
-    checkpoint in between finds it there.
+    If a person changed the input before approving the call, `metadata["edited_input"]` is the input it ran with. The
+    call in the transcript stays as the model wrote it, so an adapter tells the model about the change with the result.
+    If the result was known while other calls of its step were still open, `metadata["held_since"]` says since when, so
+    that going back to a checkpoint in between still finds it.
     """
 
     tool_call_id: ToolCallId
@@ -109,7 +109,7 @@ Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
 
 
 class StoredMessage(Record):
-    """A message at its place in the session: sequences count 1, 2, 3 without gaps."""
+    """A message and its position in the session: sequences count 1, 2, 3 without gaps."""
 
     sequence: int
     message: Message

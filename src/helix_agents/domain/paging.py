@@ -1,4 +1,4 @@
-"""One shape for every list the stores give out."""
+"""One shape for every list that the stores return."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Generic, TypeVar
@@ -9,15 +9,15 @@ from helix_agents.domain.records import Record
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 MAX_OFFSET = 2**62
-"""No list is as long; beyond it databases cannot count."""
+"""No list is this long; databases cannot count beyond it."""
 
 T = TypeVar("T")
 
 
 class Page(Record, Generic[T]):
-    """Part of a list, newest first, and where it stands in the whole.
+    """Part of a list, newest first, and its position in the whole.
 
-    `for item in page`, `len(page)` and `page[0]` are about what is on this page; `total` counts the whole list.
+    `for item in page`, `len(page)` and `page[0]` cover this page only; `total` counts the whole list.
     """
 
     items: tuple[T, ...]
@@ -40,7 +40,7 @@ class Page(Record, Generic[T]):
 
 
 def check_page(offset: int, limit: int) -> None:
-    """Refuse a page that no listing has.
+    """Reject a page that no listing has.
 
     Raises:
         InvalidPageError: offset is negative or greater than any list is long, or limit is not 1 to 200.
@@ -51,7 +51,7 @@ def check_page(offset: int, limit: int) -> None:
 
 
 async def whole_list(read: Callable[[int], Awaitable[Page[T]]]) -> list[T]:
-    """Every item of a list, however many pages it has; `read` is told where the next page begins."""
+    """Every item of a list, however many pages it has; `read` gets the offset of the next page."""
     found: list[T] = []
     while True:
         page = await read(len(found))

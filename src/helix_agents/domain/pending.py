@@ -1,4 +1,4 @@
-"""Calls that wait for somebody: client tools, approvals and questions, and the answers to them."""
+"""Calls that wait for an answer: client tools, approvals and questions, and the answers to them."""
 
 from typing import Literal, TypeAlias
 
@@ -11,17 +11,17 @@ PendingKind: TypeAlias = Literal["client_tool", "approval", "question"]
 PendingState: TypeAlias = Literal["waiting", "answered", "expired", "consumed", "dropped"]
 
 OPEN: frozenset[PendingState] = frozenset(("waiting", "answered", "expired"))
-"""No run has taken note of the call's end yet."""
+"""States in which no run has taken note of the call's end yet."""
 
 READY: frozenset[PendingState] = frozenset(("answered", "expired"))
-"""A run that went on now would find something to consume."""
+"""States in which a run that continued now would find something to consume."""
 
 UNKNOWN_OUTCOME = "unknown_outcome"
-"""The reason of a question about a call that was begun, and of which nobody knows whether it took effect."""
+"""The reason of a question about a call that was started and may or may not have taken effect."""
 
 
 class ToolAnswer(Record, tag_field="kind", tag="client-tool-result"):
-    """What the client's tool gave back, or why it failed."""
+    """The result of the client's tool, or why it failed."""
 
     result: JSON = None
     error: str | None = None
@@ -36,31 +36,31 @@ class ApprovalAnswer(Record, tag_field="kind", tag="approval-response"):
 
 
 class AnsweredElsewhere(Record, tag_field="kind", tag="answered-elsewhere"):
-    """The call waits at another service, and somebody answered it there, where it is known what they said."""
+    """The call waits in another service and was answered there; the answer itself is known only there."""
 
 
 Answer: TypeAlias = ToolAnswer | ApprovalAnswer
-"""What people and clients answer."""
+"""The answers that people and clients give."""
 
 KnownAnswer: TypeAlias = Answer | AnsweredElsewhere
-"""What a store keeps of an answer."""
+"""The answers that a store keeps."""
 
 
 class OnDeadline(Record):
-    """What happens to a call nobody answered in time: it times out, is denied, or takes a default answer."""
+    """What happens to a call that is not answered in time: it times out, is denied, or takes a default answer."""
 
     action: Literal["timeout", "deny", "default"] = "timeout"
     default: JSON = None
 
 
 class PendingCall(Record):
-    """One call that waits, and later the memory that it was answered.
+    """One call that waits, and later the record that it was answered.
 
-    `waiting` becomes `answered` or `expired`; an expired one may still be answered until a run consumed the timeout;
-    `consumed` and `dropped` rows stay, so that a repeated answer is recognised for ever. `preview` is what the tool
-    shows of its effect to whoever decides. An input is `edited` where the call was begun with one that a person gave in
-    place of the model's, and somebody is asked what became of it. One that was asked about before for that reason has
-    been unknown since then: `unknown_since`.
+    `waiting` becomes `answered` or `expired`. An expired call may still be answered until a run has consumed the
+    timeout. `consumed` and `dropped` rows are kept, so that a repeated answer is recognised forever. `preview` is what
+    the tool shows the deciding person about its effect. `edited` is set if the call was started with an input that a
+    person gave in place of the model's, and the question is now what happened to it. If that was asked before,
+    `unknown_since` is the time since when the outcome has been unknown.
     """
 
     tool_call_id: ToolCallId
@@ -89,9 +89,9 @@ class PendingCall(Record):
 
 
 class PendingFilter(Record):
-    """Which waiting calls to list; everything given must hold. Without `states`, what still waits.
+    """Which waiting calls to list; all given conditions must hold. Without `states`, the calls that still wait.
 
-    `session_id` is the session whose call it is, `root_session_id` that of the conversation, with everything below it.
+    `session_id` is the session that made the call; `root_session_id` is the conversation, with everything below it.
     """
 
     session_id: SessionId | None = None
@@ -104,9 +104,9 @@ class PendingFilter(Record):
 
 
 class SubmitAnswer(Record):
-    """An answer on its way in, given against the root session or the session that owns the call.
+    """An answer on its way in, given for the root session or for the session that owns the call.
 
-    An accepted one moves the root's expiry to `expires_at`, if that is given.
+    If `expires_at` is given, an accepted answer moves the root's expiry to that time.
     """
 
     session_id: SessionId
@@ -117,7 +117,8 @@ class SubmitAnswer(Record):
 
 
 class AnswerAccepted(Record):
-    """Stored, once. `next` says what is needed now: a resume, other answers first, or nothing as a run is going."""
+    """Stored, once. `next` says what is needed now: a resume, other answers first, or nothing because a run is
+    running."""
 
     call: PendingCall
     next: Literal["resume", "wait", "nothing"]
@@ -125,13 +126,13 @@ class AnswerAccepted(Record):
 
 
 class AnswerAlreadyCompleted(Record):
-    """An earlier answer stands, or the call was given up; nothing was stored."""
+    """An earlier answer counts, or the call was given up; nothing was stored."""
 
     call: PendingCall
 
 
 class AnswerLate(Record):
-    """A run already consumed the timeout. The first late answer is kept for one notice to the model."""
+    """A run has already consumed the timeout. The first late answer is kept, to tell the model once."""
 
     call: PendingCall
     recorded: bool
@@ -152,7 +153,7 @@ AnswerOutcome: TypeAlias = AnswerAccepted | AnswerRejected
 
 
 def fits(call: PendingCall, submission: SubmitAnswer) -> str | None:
-    """Why an answer may not be given to this call, or None when it may."""
+    """Why this call cannot take an answer; None if it can."""
     wants_approval = call.kind == "approval"
     match submission.answer:
         case ApprovalAnswer() if not wants_approval:
@@ -169,9 +170,9 @@ def fits(call: PendingCall, submission: SubmitAnswer) -> str | None:
 def answer(
     call: PendingCall | None, submission: SubmitAnswer, now: int
 ) -> tuple[PendingCall | None, AnswerRejected | None]:
-    """What an answer does to a call: the row to store, if any, and the outcome unless it was accepted.
+    """What an answer does to a call: the row to store, if any, and the outcome unless the answer was accepted.
 
-    For an accepted one `accepted` says what is needed next.
+    For an accepted answer, `accepted` says what is needed next.
     """
     if call is None:
         return None, AnswerNotFound()
@@ -191,8 +192,8 @@ def answer(
 def accepted(call: PendingCall, *, running: bool, still_waiting: int) -> AnswerAccepted:
     """The outcome of an answer that was stored.
 
-    `running` says whether the run that drives the call's session is going, `still_waiting` counts the other calls of
-    the root's tree that nobody has answered yet.
+    `running` says whether the run that drives the call's session is running; `still_waiting` counts the other
+    unanswered calls of the root's tree.
     """
     if running:
         return AnswerAccepted(call=call, next="nothing", still_waiting=still_waiting)
@@ -200,19 +201,20 @@ def accepted(call: PendingCall, *, running: bool, still_waiting: int) -> AnswerA
 
 
 def is_overdue(call: PendingCall, now: int) -> bool:
-    """Whether the call still waits and its deadline has come."""
+    """Whether the call still waits although its deadline has been reached."""
     return call.state == "waiting" and call.deadline is not None and call.deadline <= now
 
 
 def expire(call: PendingCall, now: int) -> PendingCall | None:
-    """The row after its deadline, or None when the call is not overdue."""
+    """The row after its deadline; None if the call is not overdue."""
     if not is_overdue(call, now):
         return None
     return msgspec.structs.replace(call, state="expired", expired_at=now)
 
 
 def ask(existing: PendingCall | None, new: PendingCall) -> PendingCall | None:
-    """The row to store when a call starts to wait, or None when it waits already. An ended one may be asked again."""
+    """The row to store when a call starts to wait; None if it waits already. A call that has ended may be asked
+    again."""
     if existing is None:
         return new
     if existing.state in OPEN:
@@ -223,50 +225,50 @@ def ask(existing: PendingCall | None, new: PendingCall) -> PendingCall | None:
 
 
 def unknown_since(call: PendingCall) -> int | None:
-    """Since when nobody knows whether the call took effect; None where that is not what was asked."""
+    """Since when it has been unknown whether the call took effect; None if that is not what was asked."""
     if call.reason != UNKNOWN_OUTCOME:
         return None
     return call.created_at if call.unknown_since is None else call.unknown_since
 
 
 def consume(call: PendingCall, now: int) -> PendingCall | None:
-    """The row after a run took note of its answer or timeout, or None when there is neither."""
+    """The row after a run took note of its answer or timeout; None if there is neither."""
     if call.state not in READY:
         return None
     return msgspec.structs.replace(call, state="consumed", consumed_at=now)
 
 
 def drop(call: PendingCall) -> PendingCall | None:
-    """The row after a run failed: an unanswered call is given up, None (no change) for any other."""
+    """The row after a run failed: an unanswered call is given up; None (no change) for any other."""
     return msgspec.structs.replace(call, state="dropped") if call.state == "waiting" else None
 
 
 def abandon(call: PendingCall) -> PendingCall | None:
-    """The row after the conversation moved on without it: an open call is given up, None for any other."""
+    """The row after the conversation continued without it: an open call is given up; None for any other."""
     return msgspec.structs.replace(call, state="dropped") if call.state in OPEN else None
 
 
 def deliver_late_answer(call: PendingCall) -> PendingCall | None:
-    """The row after the model was told of its late answer, or None when there is nothing to tell."""
+    """The row after the model was told about its late answer; None if there is nothing to tell."""
     if call.late_answer is None or call.late_answer_delivered:
         return None
     return msgspec.structs.replace(call, late_answer_delivered=True)
 
 
 def ready_since(call: PendingCall) -> int | None:
-    """Since when a run that went on would find something to consume; None while there is nothing."""
+    """Since when a run that continued would find something to consume; None while there is nothing."""
     if call.state not in READY:
         return None
     return call.answered_at if call.state == "answered" else call.expired_at
 
 
 def completed_at(call: PendingCall) -> int | None:
-    """When the call was answered, or else consumed; None while neither happened."""
+    """When the call was answered, or else consumed; None while it was neither."""
     return call.answered_at if call.answered_at is not None else call.consumed_at
 
 
 def matches(call: PendingCall, where: PendingFilter, user_id: str | None) -> bool:
-    """Whether a call, of a session of this user, is one the filter asks for."""
+    """Whether a call, in a session of this user, matches the filter."""
     return (
         (where.session_id is None or call.session_id == where.session_id)
         and (where.root_session_id is None or call.root_session_id == where.root_session_id)

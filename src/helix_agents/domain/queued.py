@@ -1,4 +1,4 @@
-"""Turns that wait until their session is free: what is said in them, and the run that each will be."""
+"""Turns that wait until their session is free: their messages, and the run that each will become."""
 
 import hashlib
 
@@ -12,15 +12,15 @@ from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 
 MOST_QUEUED = 100
-"""So many turns may wait in one session: whoever sends more is told, and nothing grows without end."""
+"""How many turns may wait in one session: beyond that the sender gets an error, so nothing grows without limit."""
 
 
 class QueuedTurn(Record):
-    """A turn that begins when those before it are over. Its run has its id from the first, so that it begins once,
-    whoever begins it, and whoever sent it finds it.
+    """A turn that starts when those before it are over. Its run has an id from the start, so that it starts only once,
+    whichever process starts it, and its sender can find it.
 
-    A stop holds what waits. One that was sent after it goes on: the stop of that run, `after_stop_of`, holds nothing
-    any more. A stop of a later one does.
+    A stop holds back the turns that wait. A turn that was sent after the stop is not held back: `after_stop_of` names
+    the run whose stop no longer counts. The stop of a later run does count.
     """
 
     session_id: SessionId
@@ -34,26 +34,26 @@ class QueuedTurn(Record):
 
 
 def run_id_for(session_id: SessionId, key: str) -> RunId:
-    """The id of the run that a message with this key begins; it tells a repeated call for ever."""
+    """The id of the run that a message with this key starts; a repeated call is recognised by it forever."""
     digest = hashlib.sha256(f"{session_id}\x1f{key}".encode()).hexdigest()
     return f"run_{digest[:26]}"
 
 
 def sent_again(stored: QueuedTurn, turn: QueuedTurn) -> QueuedTurn:
-    """A turn that waits, after it was sent once more: it stays as it is, but who sends it after a stop goes on."""
+    """A waiting turn after it was sent again: it is unchanged, except that a turn sent after a stop continues."""
     return stored if turn.after_stop_of is None else replace(stored, after_stop_of=turn.after_stop_of)
 
 
 def keeps_others_waiting(run: RunRecord | None) -> bool:
-    """Whether a session's current run goes on, or waits for somebody: what comes after it has to wait."""
+    """Whether a session's current run is running or waits for an answer: what comes after it has to wait."""
     return run is not None and (run.status == "running" or run.status in SUSPENDED)
 
 
 def check_room(session_id: SessionId, waiting: int) -> None:
-    """Let one more turn wait.
+    """Check that one more turn may wait.
 
     Raises:
-        QueueFullError: so many wait already.
+        QueueFullError: the maximum is waiting already.
     """
     if waiting >= MOST_QUEUED:
         raise QueueFullError(session_id, waiting)

@@ -1,4 +1,4 @@
-"""How a record looks in memory and in JSON: frozen, keyword-only, and strict about fields it does not know."""
+"""How records look in memory and in JSON: frozen, keyword-only, and strict about unknown fields."""
 
 import math
 from typing import Any, TypeAlias, TypeVar, cast, dataclass_transform
@@ -25,8 +25,8 @@ class _RecordMeta(msgspec.StructMeta):
         return super().__new__(mcls, name, bases, namespace, **options)
 
 
-# Records hold JSON and other records, never what holds them, so the garbage collector need not search them for cycles:
-# a long transcript in hand would make every one of its rounds slower.
+# Records hold JSON and other records, never anything that refers back to them, so the garbage collector need not search
+# them for cycles: with a long transcript in memory, that would slow down every collection.
 class Record(
     msgspec.Struct, metaclass=_RecordMeta, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
@@ -48,7 +48,7 @@ def encode(value: JSON | Record) -> bytes:
     """The value as compact UTF-8 JSON.
 
     Raises:
-        UnstorableValueError: the value holds something JSON cannot carry.
+        UnstorableValueError: the value contains something that JSON cannot carry.
     """
     try:
         return _encoder.encode(value)
@@ -57,18 +57,18 @@ def encode(value: JSON | Record) -> bytes:
 
 
 def check_json(value: JSON, what: str) -> None:
-    """Let a value pass that reads back exactly as it was written.
+    """Check that a value reads back exactly as it was written.
 
-    The encoder would quietly turn NaN into null, bytes into text and number keys into strings; what comes from outside
-    the engine is looked at before it is stored.
+    The encoder would quietly turn NaN into null, bytes into text and number keys into strings, so values from outside
+    the engine are checked before they are stored.
 
     Raises:
-        UnstorableValueError: it holds something JSON has no form for, or itself.
+        UnstorableValueError: it contains something that has no JSON form, or itself.
     """
     try:
         _check_json(value, what)
     except RecursionError as problem:
-        raise UnstorableValueError(what, "it is nested too deeply, or holds itself") from problem
+        raise UnstorableValueError(what, "it is nested too deeply, or contains itself") from problem
 
 
 def _check_json(value: JSON, what: str) -> None:
@@ -90,10 +90,10 @@ def _check_json(value: JSON, what: str) -> None:
 
 
 def check_record(record: Record) -> None:
-    """Let a record pass that can be read back: nothing looks at the fields of one that user code fills in.
+    """Check that a record can be read back: nothing else checks the fields of a record that user code fills in.
 
     Raises:
-        UnstorableValueError: a field holds something else than its type says.
+        UnstorableValueError: a field's value does not have its declared type.
     """
     check_given(record, type(record), type(record).__name__)
 
@@ -108,7 +108,7 @@ def check_given(given: object, kind: Any, what: str) -> None:
 
 
 def read_back(given: T, kind: Any, what: str) -> T:
-    """What somebody gave, as it would be read from a store.
+    """A given value as it would be read back from a store.
 
     Raises:
         UnstorableValueError: it could not be.
@@ -129,7 +129,7 @@ def decode(data: bytes | str, record: type[T]) -> T:
     try:
         return _decoder_of(record).decode(data)
     except msgspec.ValidationError as problem:
-        # An unknown field, tag or literal is what a newer version would write; anything else is damage.
+        # An unknown field, tag or literal is what a newer version would write; anything else is corruption.
         if "unknown field" in str(problem) or "Invalid" in str(problem):
             raise RecordTooNewError(_name(record), str(problem), SCHEMA_VERSION) from problem
         raise SessionCorruptError(_name(record), str(problem)) from problem

@@ -1,4 +1,4 @@
-"""What a reader of a session sees: its transcript, and as messages what the stream said since."""
+"""What a reader of a session sees: its transcript, and what the stream said since, as messages."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
@@ -31,9 +31,9 @@ def render(
 ) -> tuple[Message, ...]:
     """The messages, followed by what the chunks after them say.
 
-    The messages stay as they are. One step makes one reply, whose results follow in the order of its calls. Results of
-    calls that the transcript left open, from chunks or `held` by the store, follow the transcript. What was discarded
-    or came before a resync vanishes, and chunks of child sessions are not part of the conversation.
+    The messages are unchanged. One step makes one reply, whose results follow in the order of its calls. Results of
+    calls that the transcript left open, from chunks or `held` by the store, follow the transcript. Discarded chunks and
+    those before a resync are left out, and chunks of child sessions are not part of the conversation.
     """
     page = _Page(messages)
     for result in held:
@@ -45,7 +45,7 @@ def render(
 
 
 def surviving(chunks: Iterable[StreamChunk]) -> list[StreamChunk]:
-    """The chunks that still hold, given all that was read: a later chunk may take earlier ones back."""
+    """The chunks that are still valid, given everything that was read: a later chunk may take earlier ones back."""
     kept: list[StreamChunk] = []
     for chunk in chunks:
         if isinstance(chunk, StepDiscarded):
@@ -58,7 +58,7 @@ def surviving(chunks: Iterable[StreamChunk]) -> list[StreamChunk]:
 
 
 class _Reply:
-    """One reply of the model and the results of its calls, as far as they are known."""
+    """One reply of the model and the results of its calls, as far as known."""
 
     def __init__(self, calls: Iterable[ToolCall] = ()) -> None:
         self.calls = {call.id: call for call in calls}
@@ -112,7 +112,7 @@ class _Page:
             yield from reply.messages()
 
     def settle(self, result: ToolMessage) -> None:
-        """Put a result beside its call, wherever that is; what the transcript says of a call stands."""
+        """Put a result beside its call, wherever that is; what the transcript says about a call takes precedence."""
         call_id = result.tool_call_id
         if call_id not in self._answered:
             reply = self._owners.get(call_id, self._left_open)
@@ -141,7 +141,7 @@ class _Page:
                 return
 
     def _reply_of(self, chunk: StreamChunk) -> _Reply:
-        """The reply of the chunk's step, which begins with it if the step said nothing yet."""
+        """The reply of the chunk's step, created with this chunk if it is the first of the step."""
         if self._current is None or self._step != (chunk.run_id, chunk.step):
             self._current = _Reply()
             self._step = (chunk.run_id, chunk.step)
@@ -196,7 +196,7 @@ def _result_of(chunk: ToolEnd | ToolError) -> ToolMessage:
 
 
 def _parsed(text: str) -> JSON:
-    """Arguments as an object, or as the text they were."""
+    """Arguments as an object, or as the original text."""
     try:
         value = decode_json(text)
     except SessionCorruptError:

@@ -13,10 +13,10 @@ OutputT_co = TypeVar("OutputT_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completed(Generic[OutputT_co]):
-    """The agent is done; this is what it was asked for.
+    """The agent is done, and this is its output.
 
-    `reason` is `finished`; `length` or `content_filter` where the output is a text that its provider cut off; or else
-    what `stop_when` said.
+    `reason` is `finished`; `length` or `content_filter` if the output is a text that the provider cut off; or else the
+    reason that `stop_when` gave.
     """
 
     output: OutputT_co
@@ -28,7 +28,7 @@ class Completed(Generic[OutputT_co]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suspended:
-    """The run ended because it needs somebody. Answer what is pending, then resume, in any process."""
+    """The run ended because it waits for answers. Answer what is pending, then resume, in any process."""
 
     kind: SuspensionKind
     session_id: SessionId
@@ -48,7 +48,7 @@ class Suspended:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interrupted:
-    """Somebody stopped the run; what was done is kept, and resume goes on from there."""
+    """The run was stopped. What it did is kept, and `resume` continues from there."""
 
     session_id: SessionId
     run_id: RunId
@@ -58,7 +58,7 @@ class Interrupted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """The run could not go on. `code` is stable; `retry` continues from the last commit where that makes sense."""
+    """The run could not continue. `code` is stable; `retry` continues from the last commit where that makes sense."""
 
     session_id: SessionId
     run_id: RunId

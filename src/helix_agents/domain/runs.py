@@ -15,16 +15,17 @@ SUSPENDED: frozenset[RunStatus] = frozenset(get_args(SuspensionKind))
 
 
 class Fence(Record):
-    """Who writes: a run and its attempt. A store refuses a fence that is not the current one, before all else."""
+    """Who may write: a run and its attempt. A store checks first that the fence is the current one, and refuses any
+    other."""
 
     run_id: RunId
     attempt: int = 1
 
 
 class RunRecord(Record):
-    """One turn of a session. Recovery raises `attempt`, it does not make a new run.
+    """One turn of a session. Recovery raises `attempt` and does not create a new run.
 
-    `call_hooks` says that its caller gave it hooks, which live in the caller's process alone.
+    `call_hooks` says that the caller passed hooks, which exist only in the caller's process.
     """
 
     run_id: RunId
@@ -51,7 +52,7 @@ class RunRecord(Record):
 
 
 class RunMetadata(Record):
-    """What a caller outside the engine says of a run it records."""
+    """What a caller outside the engine says about a run that it records."""
 
     turn: int | None = None
     start_sequence: int = 0
@@ -62,7 +63,7 @@ class RunMetadata(Record):
 
 
 class RunUpdate(Record):
-    """A change to a run's record; what is None stays."""
+    """A change to a run's record; fields that are None are left unchanged."""
 
     status: RunStatus | None = None
     step_count: int | None = None
@@ -72,24 +73,24 @@ class RunUpdate(Record):
 
 
 class KnownAs(Record):
-    """Under which name an engine knows a run from now on; None where no engine does."""
+    """The name by which an engine knows a run from now on; None if no engine does."""
 
     workflow_id: str | None
 
 
 DEAD_LEASES_LAST_MS = 86_400_000
-"""How long a store may keep a lease that ran out; longer than any two clocks are apart."""
+"""How long a store may keep an expired lease; longer than any two clocks differ."""
 
 
 class Lease(Record):
-    """A process says it is alive until then; the runs it owns are orphans afterwards."""
+    """A process is alive until this time; after that, the runs it owns are orphans."""
 
     owner: str
     expires_at: int
 
 
 def recorded(session_id: SessionId, run_id: RunId, metadata: RunMetadata, next_turn: int, now: int) -> RunRecord:
-    """A run that begins outside the engine, at the turn its caller names or else the next one."""
+    """A run that starts outside the engine, at the turn its caller names or else the next one."""
     return RunRecord(
         run_id=run_id,
         session_id=session_id,
@@ -104,7 +105,7 @@ def recorded(session_id: SessionId, run_id: RunId, metadata: RunMetadata, next_t
 
 
 def updated(run: RunRecord, update: RunUpdate, now: int) -> RunRecord:
-    """The run after the change. It ends with any status but `running`, and the time of its first end stays."""
+    """The run after the change. Any status but `running` ends it, and the time of its first end is kept."""
     status = run.status if update.status is None else update.status
     first_end = now if run.ended_at is None else run.ended_at
     return msgspec.structs.replace(
@@ -119,7 +120,7 @@ def updated(run: RunRecord, update: RunUpdate, now: int) -> RunRecord:
 
 
 def settled(run: RunRecord | None, status: RunStatus, reason: str | None, now: int) -> RunRecord | None:
-    """The run after another one replaced it or somebody ended it; None when none is running."""
+    """The run after another one replaced it or it was ended from outside; None if none is running."""
     if run is None or run.status != "running":
         return None
     return updated(run, RunUpdate(status=status, completion_reason=reason), now)
@@ -132,7 +133,7 @@ def claimed(
     owner: str | None,
     known_as: KnownAs | None = None,
 ) -> RunRecord:
-    """The session's current run in the hands of its next attempt, under another name if one is given.
+    """The session's current run, handed to its next attempt, under another name if one is given.
 
     Raises:
         RunConflictError: it is not at this attempt, or no longer running.
@@ -144,17 +145,17 @@ def claimed(
 
 
 def went_on(run: RunRecord | None) -> bool:
-    """Whether a session that waited does not any more, because its current run is going or at an end."""
+    """Whether a session that waited no longer does, because its current run is running or over."""
     return run is not None and run.status not in SUSPENDED
 
 
 def age(run: RunRecord | None) -> tuple[int, RunId]:
-    """Where a run stands among others by when it began; nothing stands before all of them."""
+    """A run's position among others by start time; None sorts before all of them."""
     return (run.started_at, run.run_id) if run is not None else (-1, "")
 
 
 def is_orphan(run: RunRecord, lease: Lease | None, parent: RunRecord | None, now: int) -> bool:
-    """Whether a run is going with no live process behind it, and no parent run that would see to it.
+    """Whether a run is running without a live process behind it, and without a parent run that would take care of it.
 
     `lease` is that of the run's owner, `parent` the run that `parent_run_id` names.
     """
@@ -164,7 +165,7 @@ def is_orphan(run: RunRecord, lease: Lease | None, parent: RunRecord | None, now
 
 
 def check_same_attempt(session_id: SessionId, current: RunRecord | None, fence: Fence) -> RunRecord:
-    """The session's current run, if it is the one the fence names, whether it still runs or not.
+    """The session's current run, if it is the one that the fence names, whether or not it is still running.
 
     Raises:
         SupersededError: another run or attempt is current.
@@ -175,7 +176,7 @@ def check_same_attempt(session_id: SessionId, current: RunRecord | None, fence: 
 
 
 def check_fence(session_id: SessionId, current: RunRecord | None, fence: Fence) -> RunRecord:
-    """The session's current run, if it is the one the fence names and still running.
+    """The session's current run, if it is the one that the fence names and is still running.
 
     Raises:
         SupersededError: another run or attempt is current, or the run ended.

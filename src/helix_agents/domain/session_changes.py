@@ -1,6 +1,6 @@
-"""What each kind of write makes of a session's record, decided once for every store.
+"""The effect of each kind of write on a session's record, decided once for every store.
 
-The records here carry no custom state and none of the rows that others write: stores keep those apart, and
+The records here carry no custom state and none of the rows that others write: stores keep those separately, and
 `session_views.assembled` puts them together for a reader.
 """
 
@@ -16,12 +16,12 @@ from helix_agents.domain.records import check_record
 from helix_agents.domain.sessions import CreateSession, EarlierVersion, InterruptContext, SessionState, SessionStatus
 
 MOST_EARLIER = 100
-"""How many changes of its agent's version a session remembers: two deploys that are at work at once change it with each
-turn, and every step stores them."""
+"""How many changes of its agent's version a session remembers: two deploys that work at the same time change it with
+each turn, and every step stores them."""
 
 
 def created(session_id: SessionId, options: CreateSession, now: int, *, parent: SessionState | None) -> SessionState:
-    """A new session. Without a root of its own choice it belongs to its parent's root, or is one itself."""
+    """A new session. Unless it names a root, it belongs to its parent's root, or is a root itself."""
     above = parent.root_session_id if parent is not None else options.parent_session_id
     return SessionState(
         session_id=session_id,
@@ -45,17 +45,17 @@ def created(session_id: SessionId, options: CreateSession, now: int, *, parent: 
 def branched(
     session_id: SessionId, source: SessionState, options: CreateSession, now: int, *, agent_version: int
 ) -> SessionState:
-    """A new root session that takes agent and user from its source, and the rest from what its maker said. Its state is
-    of this version of its agent."""
+    """A new root session that takes agent and user from its source, and the rest from `options`. Its state has this
+    version of its agent."""
     began = version_at(source, 0)
     return msgspec.structs.replace(
         created(session_id, options, now, parent=None),
         agent_type=source.agent_type,
         agent_version=agent_version,
-        # Its beginning is that of its source.
+        # It shares its beginning with its source.
         earlier_versions=(EarlierVersion(agent_version=began, until=0),) if source.earlier_versions else (),
         user_id=options.user_id if options.user_id is not None else source.user_id,
-        # Not its own: whoever works in it first copies what it needs.
+        # Not its own: the first run that works in it copies what it needs.
         workspace_ref=options.workspace_ref or source.workspace_ref,
         parent_session_id=None,
         root_session_id=session_id,
@@ -63,7 +63,7 @@ def branched(
 
 
 def of_version(session: SessionState, agent_version: int, *, until: int) -> SessionState:
-    """The record with a state of this version of its agent; of which it was `until` one of its own stays known."""
+    """The record with state of this version of its agent; the version it had `until` one of its own is remembered."""
     if agent_version == session.agent_version:
         return session
     earlier = EarlierVersion(agent_version=session.agent_version, until=until)
@@ -72,11 +72,11 @@ def of_version(session: SessionState, agent_version: int, *, until: int) -> Sess
 
 
 BEGAN = 1
-"""The version that a session is made with."""
+"""The version that a session is created with."""
 
 
 def version_at(session: SessionState, version: int) -> int:
-    """The version of its agent that a session's state was of, when the session was at this version of its own."""
+    """The version of its agent that a session's state had, when the session was at this version of its own."""
     earlier = (each.agent_version for each in session.earlier_versions if version <= each.until)
     return next(earlier, session.agent_version)
 
@@ -87,7 +87,7 @@ def changed(session: SessionState, now: int, **changes: Any) -> SessionState:
 
 
 def savable(given: SessionState, *, with_custom_state: bool = True) -> SessionState:
-    """The record without the rows that others write, which may be many and which saving does not look at."""
+    """The record without the rows that others write, which may be many and which saving ignores."""
     return msgspec.structs.replace(
         given,
         custom_state=given.custom_state if with_custom_state else {},
@@ -99,10 +99,10 @@ def savable(given: SessionState, *, with_custom_state: bool = True) -> SessionSt
 
 
 def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
-    """The record after its owner saved it: identity, counters and pointers stay the store's own.
+    """The record after its owner saved it: identity, counters and pointers remain the store's.
 
     Raises:
-        ModeIsWriteOnceError: the given record changes a mode that was set.
+        ModeIsWriteOnceError: the given record changes a mode that was already set.
     """
     if session.mode is not None and given.mode != session.mode:
         raise ModeIsWriteOnceError(session.session_id, session.mode, str(given.mode))
@@ -137,8 +137,8 @@ def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
 
 
 def stepped(session: SessionState, given: SessionState, patch: dict[str, str | None], now: int) -> SessionState:
-    """The record after a step of its run: whose it is, how it is labelled and when it expires may have changed since
-    the run read it, and is not the run's to say, apart from the keys of metadata it patches.
+    """The record after a step of its run. User, labels and expiry may have changed since the run read them and are not
+    the run's to set, apart from the metadata keys that it patches.
 
     Raises:
         ModeIsWriteOnceError: as for a record that is saved.
@@ -162,10 +162,10 @@ def with_status(
     error: str | None = None,
     failure_reason: str | None = None,
 ) -> SessionState:
-    """The record with another status and the context given with it; what is None stays.
+    """The record with another status and the context given with it; fields that are None are unchanged.
 
     Raises:
-        UnstorableValueError: something of it is not what its type says.
+        UnstorableValueError: a value does not have its declared type.
     """
     record = changed(
         session,
@@ -183,7 +183,7 @@ def with_metadata(session: SessionState, patch: dict[str, str | None], now: int)
     """The record with these metadata keys set, and those given as None removed.
 
     Raises:
-        UnstorableValueError: one of them is no text.
+        UnstorableValueError: one of them is not text.
     """
     record = changed(session, now, metadata=patched(session.metadata, patch))
     check_record(record)
@@ -199,13 +199,13 @@ def patched(metadata: dict[str, str], patch: dict[str, str | None]) -> dict[str,
 def started(
     session: SessionState, start: StartRun, message_count: int, now: int, *, back_to: int | None = None
 ) -> SessionState:
-    """The record as a new run finds it: active, at step 0, and without the traces of the run before. One that was
-    rewound has a state of this version of its agent again."""
+    """The record as a new run finds it: active, at step 0, and without traces of the run before. A rewound session has
+    state of this version of its agent again."""
     ready = session if start.keep_suspension else _without_suspension(session)
     if back_to is not None:
         ready = of_version(ready, back_to, until=session.version)
     if start.agent_version is not None:
-        # What it writes comes with it, and no checkpoint before its first step.
+        # What the run writes comes with it, and there is no checkpoint before its first step.
         ready = of_version(ready, start.agent_version, until=session.version + 1)
     return changed(
         ready,
@@ -229,7 +229,7 @@ def started(
 
 
 def first_begun(start: StartRun, committed: RunStartCommitted) -> SessionState | None:
-    """What a store would load right after this start, where it made the session and the start says all of it."""
+    """What a store would load right after this start, if the start created the session and describes it completely."""
     create = start.create
     if create is None or create.branch is not None or create.parent_session_id is not None or start.writes:
         return None
@@ -239,9 +239,9 @@ def first_begun(start: StartRun, committed: RunStartCommitted) -> SessionState |
 
 
 def settled(session: SessionState, request: SettleSession, now: int) -> SessionState:
-    """The record after somebody ended what the session does from outside its run; nothing is suspended any more.
+    """The record after the session was ended from outside its run; nothing is suspended any more.
 
-    The output is the requested session's alone; the rest holds for the sessions below it too.
+    The output applies to the requested session only; the rest also applies to the sessions below it.
     """
     ended = with_status(
         _without_suspension(session),
@@ -263,7 +263,7 @@ def _without_suspension(session: SessionState) -> SessionState:
 
 
 def pointed_at(session: SessionState, checkpoint: Checkpoint) -> SessionState:
-    """The record with its pointer moved to a checkpoint of its own."""
+    """The record with its pointer moved to one of its own checkpoints."""
     return msgspec.structs.replace(
         session,
         checkpoint_id=checkpoint.checkpoint_id,

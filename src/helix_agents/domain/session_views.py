@@ -1,4 +1,4 @@
-"""A session as its readers see it: whole, as one line of a listing, or as a match of a filter."""
+"""A session as its readers see it: as a whole, as one line of a listing, or as a match of a filter."""
 
 from collections.abc import Iterable
 
@@ -18,8 +18,8 @@ def assembled(
 ) -> SessionState:
     """The record with its custom state and the rows that others write.
 
-    `calls` are a root's calls of its whole tree, or the calls a child owns, in whatever state; `flag` is the stop
-    that was written last, and counts if it is aimed at the current run.
+    `calls` are a root's calls of its whole tree, or the calls that a child owns, in any state; `flag` is the stop that
+    was written last, and counts if it is aimed at the current run.
     """
     rows = sorted(calls, key=lambda call: (call.created_at, call.tool_call_id))
     waiting = {call.tool_call_id: call for call in rows if call.state in OPEN}
@@ -39,7 +39,7 @@ def assembled(
 
 
 def summary(session: SessionState) -> SessionSummary:
-    """One line of a session listing."""
+    """One session in a listing."""
     return SessionSummary(
         session_id=session.session_id,
         agent_type=session.agent_type,
@@ -60,7 +60,7 @@ def summary(session: SessionState) -> SessionSummary:
 
 
 def matches(session: SessionState, where: SessionFilter) -> bool:
-    """Whether a session is one the filter asks for."""
+    """Whether a session matches the filter."""
     expires_at = session.expires_at
     return (
         (where.user_id is None or session.user_id == where.user_id)

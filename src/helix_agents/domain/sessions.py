@@ -1,4 +1,4 @@
-"""The session: a conversation and everything that is known of it apart from its messages."""
+"""The session: a conversation and everything known about it except its messages."""
 
 from typing import Literal, TypeAlias
 
@@ -16,10 +16,10 @@ CheckpointSource: TypeAlias = Literal["staging", "save"]
 StopKind: TypeAlias = Literal["interrupt", "abort"]
 
 OUR_METADATA = "helix."
-"""Keys of metadata that begin so are the engine's own."""
+"""Metadata keys with this prefix belong to the engine."""
 
 MARKS = ("helix.remote", "helix.remote_waits")
-"""Metadata of the engine's own by which a listing finds its sessions without looking at the others."""
+"""The engine's own metadata by which a listing finds its sessions without reading the others."""
 
 
 class InterruptContext(Record):
@@ -42,7 +42,7 @@ class InterruptFlag(Record):
 
 
 class ChildWait(Record):
-    """A delegated call whose child session waits for somebody."""
+    """A delegated call whose child session waits for an answer."""
 
     tool_call_id: ToolCallId
     child_session_id: SessionId
@@ -60,10 +60,10 @@ class OpenCall(Record):
 
 
 class SuspensionContext(Record):
-    """All that `resume` needs to go on with a suspended step.
+    """Everything that `resume` needs to continue a suspended step.
 
-    `entry_messages` came in while calls were open; they follow the calls' results, never stand between. `tokens` is
-    what the reply took that made the calls.
+    `entry_messages` arrived while calls were open; they follow the calls' results and are never placed between them.
+    `tokens` is the usage of the reply that made the calls.
     """
 
     kind: SuspensionKind
@@ -81,9 +81,9 @@ class SuspensionContext(Record):
 
 
 class TracingContext(Record):
-    """The one trace a session has across all its runs, and all sessions below it.
+    """The single trace of a session, shared by all its runs and all sessions below it.
 
-    Its root is the session's first run. A session that another service began hangs below a span of that one.
+    Its root is the session's first run. A session that another service started hangs below a span of that service.
     """
 
     trace_id: str
@@ -93,10 +93,11 @@ class TracingContext(Record):
 
 
 class WorkspaceRef(Record):
-    """The workspace a session owns, so that it survives interrupt and resume.
+    """The workspace that a session owns, so that it survives interrupt and resume.
 
-    `owner` is the key of the session that it was opened for; a branch begins with the ref of the session it came from,
-    and with another owner than itself. `at` is the place in the conversation at which its files were changed last.
+    `owner` is the key of the session that the workspace was opened for. A branch starts with the ref of the session it
+    came from, whose owner is not the branch itself. `at` is the point in the conversation at which the files last
+    changed.
     """
 
     provider_id: str
@@ -107,7 +108,7 @@ class WorkspaceRef(Record):
 
 
 class EarlierVersion(Record):
-    """The version of its agent that a session's state was of, until the session was at this version of its own."""
+    """The version of the agent that a session's state had, until the session reached this version of its own."""
 
     agent_version: int
     until: int
@@ -116,13 +117,13 @@ class EarlierVersion(Record):
 class SessionState(Record):
     """A session as the store knows it.
 
-    `resumed` says that its current run goes on with what an earlier one left. Its state is of `agent_version`; of which
-    it was before, `earlier_versions` say, oldest first, for whoever goes back to it. `budget` is what the caller of its
-    turn gave for it, `spent` what the turn used, which is counted only where there is a budget. `queued_at` is when
-    the turn was asked for that had to wait in the queue.
+    `resumed` says that its current run continues what an earlier one left. `agent_version` is the agent's version that
+    the state has; `earlier_versions` lists the ones before, oldest first, for a rewind or a branch to them. `budget` is
+    what the caller gave for the turn, and `spent` what the turn has used, which is counted only if there is a budget.
+    `queued_at` is when a turn that had to wait in the queue was requested.
 
-    Pending calls, ownership, completed markers and the interrupt flag are rows of their own that others may write
-    at any time: `load_state` assembles them here and `save_state` ignores them.
+    Pending calls, ownership, completed markers and the interrupt flag are separate rows that others may write at any
+    time: `load_state` includes them here, and `save_state` ignores them.
     """
 
     session_id: SessionId
@@ -209,7 +210,7 @@ class SessionDetail(Record):
 
 
 class BranchPoint(Record):
-    """Where a new session starts from an existing one: at a checkpoint, at a message, or at its present end."""
+    """Where a new session branches off an existing one: at a checkpoint, at a message, or at its present end."""
 
     from_session_id: SessionId
     checkpoint_id: CheckpointId | None = None
@@ -236,7 +237,7 @@ class CreateSession(Record):
 
 
 class SessionSummary(Record):
-    """One line of a session listing."""
+    """One session in a listing."""
 
     session_id: SessionId
     agent_type: str
@@ -256,9 +257,9 @@ class SessionSummary(Record):
 
 
 class SessionFilter(Record):
-    """Which sessions to list; everything given must hold.
+    """Which sessions to list; all given conditions must hold.
 
-    `roots_only` asks for sessions without a parent; `created_from` and `created_to` are inclusive.
+    `roots_only` selects sessions without a parent; `created_from` and `created_to` are inclusive.
     """
 
     user_id: str | None = None
@@ -305,7 +306,7 @@ class InterruptSet(Record):
 
 
 class NothingRunning(Record):
-    """No run was going, so nothing was stored."""
+    """No run was running, so nothing was stored."""
 
 
 InterruptOutcome: TypeAlias = InterruptSet | NothingRunning

@@ -1,4 +1,4 @@
-"""Staged changes: what one call of a step produced, resting in the store until the step commits."""
+"""Staged changes: what one call of a step produced, held in the store until the step commits."""
 
 from helix_agents.domain.ids import StepId, ToolCallId
 from helix_agents.domain.messages import Message
@@ -7,7 +7,7 @@ from helix_agents.domain.writes import NO_WRITES, StepWrites
 
 
 class StagedChange(Record):
-    """One row per step and call; staging it again replaces it. `index` is the call's place in the model's order."""
+    """One row per step and call; staging it again replaces it. `index` is the call's position in the model's order."""
 
     step_id: StepId
     tool_call_id: ToolCallId

@@ -1,4 +1,4 @@
-"""What is known of a stream besides its chunks."""
+"""What is known about a stream besides its chunks."""
 
 from typing import Literal, TypeAlias
 
@@ -19,7 +19,7 @@ class StreamError(Record):
 
 
 class StreamRest(Record):
-    """How a run leaves its stream."""
+    """The state in which a run leaves its stream."""
 
     status: StreamStatus
     end_status: EndStatus | None = None
@@ -28,7 +28,7 @@ class StreamRest(Record):
 
 
 class StreamInfo(Record):
-    """How a stream stands. `first_sequence` is the oldest chunk still there; numbers are never reused.
+    """The state of a stream. `first_sequence` is the oldest chunk still stored; numbers are never reused.
 
     A stream with no chunk left has `first_sequence == latest_sequence + 1`.
     """
@@ -48,14 +48,14 @@ class StreamInfo(Record):
 
 
 class StreamSnapshot(Record):
-    """A stream at one moment: how it stands and the chunks after a given number."""
+    """A stream at one moment: its state and the chunks after a given number."""
 
     info: StreamInfo
     chunks: tuple[StreamChunk, ...]
 
 
 class StreamClaim(Record):
-    """A run that becomes its stream's writer with its own start, where stream and state share a backend. The bounds are
+    """A run that becomes its stream's writer with its own start, if stream and state share a backend. The bounds are
     those of every stream there."""
 
     stream_id: StreamId
@@ -65,18 +65,18 @@ class StreamClaim(Record):
 
 
 class StreamPlace(Record):
-    """Where a new writer begins: the number the stream gave it, and the latest sequence before it."""
+    """Where a new writer starts: the number that the stream gave it, and the latest sequence before it."""
 
     writer: int
     latest: int
 
 
 class StreamAppend(Record):
-    """Chunks to store at the end of a stream, alone or in a step's transaction where stream and state share a backend.
+    """Chunks to store at the end of a stream, alone or in a step's transaction if stream and state share a backend.
 
-    `writer` is the number the stream gave its writer; an older one is refused. `batch` counts what this writer sent:
-    the same batch again, as its answer was lost, is stored once. `bodies` is the JSON of the chunks, where whoever
-    sends them has it in hand already; what is stored follows from the chunks alone.
+    `writer` is the number that the stream gave its writer; an older one is refused. `batch` counts what this writer
+    sent: if the same batch is sent again because the reply was lost, it is stored once. `bodies` is the JSON of the
+    chunks, if the sender already has it; what is stored follows from the chunks alone.
     """
 
     stream_id: StreamId
@@ -89,9 +89,9 @@ class StreamAppend(Record):
 
 
 class StreamEnd(Record):
-    """How a stream comes to rest with the commit in which its run's last chunks ride.
+    """How a stream comes to rest with the commit that carries its run's last chunks.
 
-    `markers` tell readers of the commit, after those chunks; what only the store can know of it is still blank.
+    `markers` tell readers about the commit, after those chunks; fields that only the store can know are still blank.
     """
 
     rest: StreamRest

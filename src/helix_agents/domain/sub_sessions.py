@@ -13,7 +13,7 @@ Location: TypeAlias = Literal["local", "remote"]
 
 
 class RemoteChild(Record):
-    """Where a child behind another service lives."""
+    """Where a child in another service lives."""
 
     url: str
     agent: str
@@ -22,7 +22,7 @@ class RemoteChild(Record):
 
 
 class SubSessionRef(Record):
-    """One delegation: which call of the parent made which child, and how it stands."""
+    """One delegation: which call of the parent created which child, and the child's state."""
 
     sub_session_id: SessionId
     agent_type: str
@@ -41,7 +41,7 @@ class SubSessionRef(Record):
 
 
 class SubSessionRefUpdate(Record):
-    """A change to a reference; what is None stays. Where the child is never changes."""
+    """A change to a reference; fields that are None are unchanged. The child's location never changes."""
 
     sub_session_id: SessionId
     status: SubSessionStatus | None = None
@@ -67,10 +67,10 @@ def updated(ref: SubSessionRef, update: SubSessionRefUpdate, now: int) -> SubSes
 
 
 def linked(ref: SubSessionRef) -> SubSessionRefUpdate:
-    """What a further start of a known child says of it: it is at work, for this call."""
+    """The update when a known child is started again: it is at work, for this call."""
     return SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status=ref.status, tool_call_id=ref.tool_call_id)
 
 
 def added(ref: SubSessionRef, now: int) -> SubSessionRef:
-    """The reference as it is stored first; a maker that knows the time of the delegation keeps it."""
+    """The reference as it is first stored; if its creator gave the time of the delegation, that is kept."""
     return msgspec.structs.replace(ref, created_at=ref.created_at or now, updated_at=ref.updated_at or now)

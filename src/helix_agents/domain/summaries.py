@@ -1,4 +1,4 @@
-"""Summaries of a conversation: hidden messages of the engine that stand for what was said before them."""
+"""Summaries of a conversation: hidden messages of the engine that replace what was said before them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,27 +6,27 @@ from typing import NamedTuple
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 
 SUMMARY = "summary"
-"""What `metadata["helix"]` of such a message is; nobody else may send one."""
+"""The value of `metadata["helix"]` in such a message; only the engine may send one."""
 
 
 NOT_SUMMARISED = "not_summarised"
-"""The key in a reply's metadata of about how many tokens its model was shown because no summary could be made."""
+"""Metadata key of a reply: about how many tokens its model was shown because no summary could be made."""
 
 
 class Summarised(NamedTuple):
-    """What a summary stands for: so many messages from the beginning on, of which so many were replies."""
+    """What a summary replaces: this many messages from the beginning, of which this many were replies."""
 
     messages: int
     replies: int
 
 
 def summary_message(text: str, summarised: Summarised) -> UserMessage:
-    """A summary as it stands in a transcript. The transcript keeps what it stands for; a model is not shown that."""
+    """A summary as a transcript message. The transcript records what it replaces; the model does not see that."""
     return UserMessage(content=text, hidden=True, metadata={"helix": SUMMARY, **summarised._asdict()})
 
 
 def summarised_by(message: Message) -> Summarised | None:
-    """What a message stands for; None if it is no summary."""
+    """What a message replaces; None if it is not a summary."""
     if not isinstance(message, UserMessage) or message.metadata.get("helix") != SUMMARY:
         return None
     messages, replies = message.metadata.get("messages"), message.metadata.get("replies")
@@ -36,13 +36,13 @@ def summarised_by(message: Message) -> Summarised | None:
 
 
 def not_summarised_at(message: Message) -> int | None:
-    """About how many tokens a conversation had when a summary of it could not be made before this reply."""
+    """About how many tokens a conversation had when no summary of it could be made before this reply."""
     found = message.metadata.get(NOT_SUMMARISED) if isinstance(message, AssistantMessage) else None
     return found if isinstance(found, int) else None
 
 
 def not_summarised(messages: Sequence[Message]) -> Sequence[Message]:
-    """What the latest summary in a conversation does not stand for; all of it where there is none."""
+    """The messages that the latest summary in a conversation does not replace; all of them if there is none."""
     told = (summarised_by(each) for each in reversed(messages))
     latest = next((each for each in told if each is not None), None)
     return messages if latest is None else messages[latest.messages :]

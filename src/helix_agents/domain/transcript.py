@@ -46,7 +46,7 @@ def not_executed(calls: Iterable[ToolCall], code: str = NOT_EXECUTED) -> tuple[T
 
 
 def cut_short(tool_call_id: ToolCallId, tool_name: str, code: str, how: str = "This call was cut short") -> ToolMessage:
-    """A result for a call that was begun, or may have been, and that nobody waits for any more."""
+    """A result for a call that was started, or may have been, and whose result is no longer awaited."""
     return ToolMessage(
         tool_call_id=tool_call_id,
         tool_name=tool_name,
@@ -57,7 +57,7 @@ def cut_short(tool_call_id: ToolCallId, tool_name: str, code: str, how: str = "T
 
 
 def outcome_unknown(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
-    """A result for a call that must not run twice and was begun, and nobody knows how it ended."""
+    """A result for a call that must not run twice, was started, and whose outcome is unknown."""
     return cut_short(tool_call_id, tool_name, OUTCOME_UNKNOWN, "The outcome of this call is unknown")
 
 
@@ -72,14 +72,14 @@ def open_tail(newest_first: Iterable[Message]) -> tuple[ToolCall, ...]:
 
 
 def open_step(newest_first: Sequence[Message]) -> StepId | None:
-    """The step whose calls are open at the end of a transcript, if its reply tells."""
+    """The step whose calls are open at the end of a transcript, if its reply names it."""
     last = next((message for message in newest_first if not isinstance(message, ToolMessage)), None)
     return last.id if isinstance(last, AssistantMessage) and open_tail(newest_first) else None
 
 
 def held_results(staged: Iterable[StagedChange]) -> dict[ToolCallId, ToolMessage]:
-    """The results that a step which is not whole yet holds, each with the time since when. What is staged with writes
-    is not a result yet."""
+    """The results held by a step that is not complete yet, each with the time since when. A change that is staged with
+    writes is not a result yet."""
     return {
         change.tool_call_id: _known_since(change.message, change.staged_at)
         for change in staged
@@ -97,13 +97,13 @@ def missing_results(
     effects: Iterable[Effect] = (),
     by: int | None = None,
 ) -> tuple[ToolMessage, ...]:
-    """The results to append to a transcript that is cut here: of each open call what is known, by this time if one is
-    given, and "not executed" where that is nothing.
+    """The results to append to a transcript that is cut here: for each open call what is known (at the time `by`, if
+    given), and "not executed" if nothing is.
 
-    Known may be that a call was cut short which one of the `children` works on; above that, that nobody knows the
-    outcome, of calls that the ledger has begun or that `questions` were about; above that the result that the ledger
-    has; and above all a result that the step held, which is staged while the step is open and stands among the messages
-    that follow, its `later` ones, when it is over.
+    In increasing precedence: a call that one of the `children` works on was cut short; a call that the ledger has
+    started, or that `questions` were about, has an unknown outcome; the result that the ledger has; and a result that
+    the step held, which is staged while the step is open and is among the messages that follow (`later`) when the step
+    is over.
     """
     step_id = open_step(newest_first)
     calls = {call.id: call for call in open_tail(newest_first)}
@@ -133,7 +133,7 @@ def missing_results(
 
 
 def _recorded(effect: Effect) -> ToolMessage | None:
-    """What the ledger keeps of a call that ended, as far as it is for the transcript."""
+    """What the ledger keeps about a call that ended, as far as the transcript needs it."""
     match effect:
         case Effect(state="done", result={"message": message}):
             return decode(encode(message), ToolMessage)
@@ -142,7 +142,7 @@ def _recorded(effect: Effect) -> ToolMessage | None:
 
 
 def _asked_about(row: PendingCall) -> ToolMessage:
-    """What is known of a call while somebody is asked what became of it."""
+    """What is known about a call while a person is asked what happened to it."""
     unknown = outcome_unknown(row.tool_call_id, row.tool_name)
     return msgspec.structs.replace(unknown, metadata={EDITED_INPUT: row.input}) if row.edited else unknown
 
@@ -156,7 +156,7 @@ def _since(known: ToolMessage) -> int:
 
 
 def only_held(results: Iterable[ToolMessage]) -> tuple[ToolMessage, ...]:
-    """Those of the results that say what was known while their step was open."""
+    """The results that became known while their step was open."""
     return tuple(result for result in results if isinstance(result.metadata.get(HELD_SINCE), int))
 
 

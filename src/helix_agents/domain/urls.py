@@ -1,17 +1,17 @@
-"""Addresses of stores and databases: read with care, and shown as far as they may be."""
+"""Addresses of stores and databases: parsed carefully, and shown without secrets."""
 
 import re
 from urllib.parse import SplitResult, urlsplit
 
 from helix_agents.domain.errors import InvalidStoreUrlError
 
-# From the colon after a user to the last @ before another address begins: a password may hold any character, though it
-# should not. A port is no password, unless there is an @ behind it in the path.
+# From the colon after a user to the last @ before another address starts: a password may contain any character, though
+# it should not. A port is not a password, unless there is an @ behind it in the path.
 _PASSWORD = re.compile(r"(://[^/@:?#]*:)(?!\d+(?:,|/[^@?#]*(?:[?#]|$)|[?#]|$))(?:(?!://).)*@")
 
 
 def shown_url(url: str) -> str:
-    """A URL without its password, wherever in it that stands."""
+    """A URL without its password, wherever it is."""
     without = _PASSWORD.sub(r"\1***@", url)
     return re.sub(r"([?&]\w*password=)[^&]+", r"\1***", without)
 
@@ -20,23 +20,23 @@ def read_url(url: str) -> SplitResult:
     """The parts of a server's URL.
 
     Raises:
-        InvalidStoreUrlError: they cannot be told apart.
+        InvalidStoreUrlError: the parts cannot be told apart.
     """
     parts = _split(url)
     if parts is None or "#" in url:
         raise InvalidStoreUrlError(
             shown_url(url),
-            "host and port cannot be made out; in a password, write characters such as / ? # @ [ ] as "
-            "urllib.parse.quote(password, safe='') does",
+            "host and port cannot be told apart; in a password, escape characters such as / ? # @ [ ] with "
+            "urllib.parse.quote(password, safe='')",
         )
     return parts
 
 
 def _split(url: str) -> SplitResult | None:
-    """The parts, if they can be told apart; what is wrong otherwise is not said, as it would show a password."""
+    """The parts, if they can be told apart; the reason why not is withheld, as it could show a password."""
     try:
         parts = urlsplit(url)
-        # Several hosts with a port each are for the driver to read.
+        # Several hosts with a port each are left to the driver.
         return parts if "," in parts.netloc or parts.port is None or parts.port else None
     except ValueError:
         return None

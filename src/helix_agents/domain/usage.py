@@ -1,4 +1,4 @@
-"""What a session cost: tokens, tools, sub-agents, waiting time, and whatever a user counts."""
+"""What a session used: tokens, tools, sub-agents, waiting time, and your own counts."""
 
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
@@ -7,7 +7,7 @@ from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import JSON, Record
 
 ENTRIES_PER_ROUND = 10_000
-"""Rounds of one step number their entries in ranges of their own, so that none overwrites another."""
+"""Rounds of one step number their entries in separate ranges, so that none overwrites another."""
 
 DAY_MS = 86_400_000
 
@@ -43,7 +43,7 @@ class TokenCount(Record):
 
 
 class UsageEntry(Record):
-    """One thing that was used. Run, attempt, step and `n` make it unique, so a replay never counts twice.
+    """One usage record. Run, attempt, step and `n` make it unique, so a replay never counts twice.
 
     `source_name` is the model, tool, agent or metric; `amount` is a duration in ms, or a custom quantity.
     """
@@ -66,7 +66,7 @@ class UsageEntry(Record):
 
 
 class UsageFilter(Record):
-    """Which entries to list; everything given must hold. The time range is inclusive."""
+    """Which entries to list; all given conditions must hold. The time range is inclusive."""
 
     session_id: SessionId | None = None
     root_session_id: SessionId | None = None
@@ -91,15 +91,21 @@ class SourceTotal(Record):
 
 
 class UsageRollup(Record):
-    """What a session and everything below it used."""
+    """What a session and everything below it have used.
+
+    `cost_usd` is what the models cost, as far as the process that shows it knows their prices; None if it knows none.
+    `unpriced` names the models without a known price.
+    """
 
     tokens: TokenCount = TokenCount()
     sources: tuple[SourceTotal, ...] = ()
     sessions: int = 0
+    cost_usd: float | None = None
+    unpriced: tuple[str, ...] = ()
 
 
 class UsageOfDay(Record):
-    """What one agent used of one source on one day. `day` is when that begins, in UTC."""
+    """What one agent used of one source on one day. `day` is when the day starts, in UTC."""
 
     day: int
     agent_type: str | None = None
@@ -112,7 +118,7 @@ class UsageOfDay(Record):
 
 
 def matches(entry: UsageEntry, where: UsageFilter) -> bool:
-    """Whether an entry is one the filter asks for."""
+    """Whether an entry matches the filter."""
     return (
         (where.session_id is None or entry.session_id == where.session_id)
         and (where.root_session_id is None or entry.root_session_id == where.root_session_id)
@@ -127,9 +133,9 @@ def matches(entry: UsageEntry, where: UsageFilter) -> bool:
 
 
 def roll_up(entries: Iterable[UsageEntry]) -> UsageRollup:
-    """All entries added up, per source and in sum; sources are sorted by type and name.
+    """All entries added up, per source and in total; sources are sorted by type and name.
 
-    The sum counts tokens of model calls only: what a tool or a sub-agent reports of itself was counted there.
+    The total counts tokens of model calls only: tokens that a tool or a sub-agent reports were already counted there.
     """
     tokens = TokenCount()
     sources: dict[tuple[SourceType, str], list[UsageEntry]] = {}
@@ -166,7 +172,7 @@ def by_day(entries: Iterable[UsageEntry]) -> tuple[UsageOfDay, ...]:
 
 
 def in_order(days: Iterable[UsageOfDay]) -> tuple[UsageOfDay, ...]:
-    """The newest day first, then by agent and source: the same on every store, whatever its collation is."""
+    """Newest day first, then by agent and source: the same on every store, whatever its collation."""
     return tuple(sorted(days, key=lambda each: (-each.day, each.agent_type or "", each.source_type, each.source_name)))
 
 

@@ -1,1 +1,1 @@
-"""The run loop, written once: it decides, and leaves every side effect to the runtime that drives it."""
+"""The run loop, written once. It makes the decisions and leaves every side effect to the runtime that drives it."""

@@ -1,4 +1,4 @@
-"""The four effects as any process can do them: by ids and a small dictionary, with everything else in the store."""
+"""The four effects as any process can perform them: given ids and a small dictionary, with all else in the store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ from helix_agents.engine.store_desk import StoreDesk
 
 @dataclass(frozen=True)
 class _Whose:
-    """Which attempt of which run an effect belongs to, and for which call of another one that works."""
+    """The attempt of a run that an effect belongs to and, for a child's run, the call that the run works for."""
 
     session_id: SessionId
     fence: Fence
@@ -46,7 +46,7 @@ class _Whose:
 
 
 class Effects:
-    """Does effects of any run, in any order of processes."""
+    """Performs effects of any run. Consecutive effects of one run may be performed by different processes."""
 
     def __init__(self, services: Services, runs: LiveRuns) -> None:
         self._services = services
@@ -55,14 +55,15 @@ class Effects:
     async def perform(
         self, effect: EffectName, session_id: SessionId, fence: Fence, request: Plain, within: Plain | None = None
     ) -> Plain:
-        """Do one effect and say what came of it; `within` is the call that a child's run works for.
+        """Perform one effect and return its answer; `within` is the call that a child's run works for.
 
-        A run that another driver has, or that cannot be driven, ends here; that is an answer like others. So is a run
-        that wants a fresh driver, because what its history calls done is gone.
+        A run that another driver owns, or that cannot be driven, ends here; this is an ordinary answer. The answer is
+        `yielded` if work that the engine's history calls done is missing from the store.
 
         Raises:
-            HelixError: the infrastructure failed in a way that passes, or this process does not know the agent as it
-                was when others share the run; the effect may be repeated, there or here.
+            HelixError: the infrastructure failed in a way that passes, or other processes share the run and this one
+                does not know the agent or cannot read its state; the effect may be repeated, in this process or
+                another.
         """
         try:
             above = None if within is None else from_plain(within, Within)
@@ -75,7 +76,7 @@ class Effects:
         except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as problem:
-            # Whatever user code raises ends here: an engine that meets something it does not know waits for ever.
+            # Anything else that user code raises ends here: a durable engine waits forever on an unknown exception.
             if isinstance(problem, HelixError) and (problem.retryable or self._is_for_others(problem)):
                 await self._runs.release(fence)
                 raise
@@ -90,7 +91,7 @@ class Effects:
         return to_plain(answer)
 
     def _is_for_others(self, problem: HelixError) -> bool:
-        """Whether the run is fine and only this process is not the one to drive it."""
+        """Whether the run is fine and only this process is unable to drive it."""
         return not self._runs.alone and isinstance(problem, UnknownAgentError | StateSchemaChangedError)
 
     async def _perform(self, effect: EffectName, whose: _Whose, request: Plain) -> Record:
@@ -109,7 +110,8 @@ class Effects:
                 return await self._on(whose, place, lambda scope: self._commit(scope, commit))
 
     async def _ask(self, whose: _Whose, ask: Ask) -> Record:
-        """A reply that rests already is told: becoming the stream's writer for it would take back what readers saw."""
+        """Return a reply that is already recorded without opening the run: taking over the stream as its writer would
+        take back what readers saw of that reply."""
         if not self._runs.alone:
             desk = StoreDesk(self._services.store, whose.session_id, whose.fence, alone=False)
             resting = await desk.find_reply(step_id_of(whose.fence.run_id, ask.step))
@@ -131,7 +133,7 @@ class Effects:
         return await self._over(taken, begins=place.begins, has_stream=whose.within is None)
 
     async def _commit(self, scope: RunScope, request: CommitRequest) -> CommitAck:
-        """Commit a step, unless only the answer of that was lost; a run that ends brings its stream to rest."""
+        """Commit a step, unless only the answer of an earlier commit was lost; if the run ended, end its stream."""
         ack = answer_given_before(scope.session, request)
         if ack is None:
             if scope.is_shared:
@@ -142,8 +144,7 @@ class Effects:
         return ack
 
     async def _over(self, position: Position, *, begins: bool, has_stream: bool) -> Record:
-        """What an effect says of a run that is not there to be taken in hand: the commit whose answer was lost may
-        have ended it."""
+        """The answer for a run that could not be opened, perhaps because a commit whose answer was lost ended it."""
         if position.ended != "superseded" and has_stream:
             await end_unheard(self._services, position.run_id)
         if begins:
@@ -154,12 +155,13 @@ class Effects:
 
 async def _open(scope: RunScope) -> Position:
     position = await open_run(scope)
-    # An engine that remembers this does not have it done again: readers are told of the beginning now or never.
+    # A durable engine that remembers this effect never repeats it: readers are told of the beginning now or never.
     await scope.writer.flush()
     return position
 
 
 async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes | DriveRun:
+    """Take the requested calls as far as they go, or hand out a child for the requester to drive."""
     before = outcomes_given_before(scope.session, wanted)
     if before is not None:
         return before
@@ -168,7 +170,7 @@ async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes | Dr
         handed = await hand_out_call(scope, batch, wanted.calls[0], driven=wanted.driven)
         if not isinstance(handed, DriveRun):
             return CallOutcomes(outcomes=(handed,))
-        # Here, too, a child's beginning is told before anything that the child says.
+        # As in `_open`: readers must hear of a child's beginning before anything that the child says.
         await scope.writer.flush()
         return handed
     outcomes = [await run_call(scope, batch, call, gave_up=wanted.gave_up) for call in wanted.calls]
@@ -176,7 +178,7 @@ async def _run_calls(scope: RunScope, wanted: CallsRequest) -> CallOutcomes | Dr
 
 
 def outcomes_given_before(session: SessionState, wanted: CallsRequest) -> CallOutcomes | None:
-    """What calls came to in a round that is committed: only the answer of their effect was lost."""
+    """The outcomes of calls whose round is committed, so that only the effect's answer was lost; None otherwise."""
     held = session.suspension_context
     if held is None or held.step > wanted.step:
         if session.step_count < wanted.step:
@@ -195,9 +197,9 @@ def outcomes_given_before(session: SessionState, wanted: CallsRequest) -> CallOu
 
 
 def answer_given_before(session: SessionState, request: CommitRequest) -> CommitAck | None:
-    """What a commit of this step and round said that was made already; None when it is still to be made.
+    """What the commit of this step and round answered if it was already made; None if it is still to be made.
 
-    A run that the commit ended is not here to be asked about.
+    A run that the commit ended never gets here, because it can no longer be opened.
 
     Raises:
         SupersededError: a later commit was made.

@@ -1,4 +1,4 @@
-"""A stream's writer that is still on its way: a run begins while the stream is being asked for it."""
+"""A stream writer that is still being created: the run starts while the stream is asked for it."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,10 +14,10 @@ from helix_agents.ports.streams import StreamWriter
 
 
 class ComingWriter:
-    """Takes chunks at once and hands them over, in order, to the writer when it is there.
+    """Accepts chunks at once and passes them on, in order, when the writer arrives.
 
-    Becoming the writer is a write to the store; the model can be asked meanwhile. Nothing is stored before it, so a run
-    that another one replaced learns so at its first flush or commit at the latest.
+    Becoming the writer is a write to the store; the model can be asked meanwhile. Nothing is stored before the writer
+    has arrived, so a run that another one replaced learns of it at its first flush or commit at the latest.
     """
 
     def __init__(self, coming: Coroutine[Any, Any, StreamWriter]) -> None:
@@ -64,7 +64,7 @@ class ComingWriter:
         Raises:
             SupersededError: a newer run or attempt owns the stream.
         """
-        # Shielded: whoever stops waiting for the writer does not stop it from coming for others.
+        # Shielded: a caller that stops waiting must not cancel the writer for the others.
         return self._writer or await asyncio.shield(self._arriving)
 
     async def _arrive(self, coming: Coroutine[Any, Any, StreamWriter]) -> StreamWriter:
@@ -81,7 +81,8 @@ class ComingWriter:
 
 
 async def _write_early(writer: StreamWriter, chunk: StreamChunk) -> None:
-    """Whoever wrote a chunk that turns out to be too large has gone on: what it tells is in the transcript."""
+    """Write a chunk whose author has already moved on. One that turns out too large is dropped, because the transcript
+    has its content; the end of a sub-agent is sent without its result."""
     try:
         await writer.write(chunk)
     except ChunkTooLargeError:
@@ -90,13 +91,14 @@ async def _write_early(writer: StreamWriter, chunk: StreamChunk) -> None:
 
 
 def _hear(arriving: asyncio.Task[StreamWriter]) -> None:
-    """A writer that did not come is told to whoever needs it; a run that was let go of before needs none."""
+    """Mark the exception of a writer that never arrived as retrieved. Callers that need the writer get it from
+    `arrived`; a run that was released before needs none."""
     if not arriving.cancelled():
         arriving.exception()
 
 
 class _Taking:
-    """What a writer that is not there yet has to hand over, once it is."""
+    """Hands over what the writer has taken in, once the writer has arrived."""
 
     def __init__(self, coming: ComingWriter) -> None:
         self._coming = coming

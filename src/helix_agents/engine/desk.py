@@ -1,4 +1,4 @@
-"""Where a reply and results rest between their effect and the step's commit."""
+"""The desk: where a reply and its results rest between their effects and the step's commit."""
 
 from typing import NamedTuple, Protocol
 
@@ -16,11 +16,12 @@ from helix_agents.engine.effects import PlannedCall, Reply, Stopped
 
 
 class RestingReply(Record):
-    """A model's reply as planned: what the loop is told of it, and what only the bodies see.
+    """A model's reply as planned: what the loop learns about it, and what only the effect bodies see.
 
-    `notices` are hidden messages the model saw before it replied, `companions` the children whose ends they tell,
-    `entries` the changes that remember what else they told. `writer` is the number of the stream's writer that told
-    readers of it, `begun_at` when the model was asked: of two tries that are both alive, the later one counts.
+    `notices` are hidden messages that the model saw before it replied. `companions` are the children whose ends those
+    messages report, and `entries` the changes that record which other news they told. `writer` is the number of the
+    stream writer that streamed the reply, and `begun_at` the time at which the model was asked: if two tries are alive
+    at once, the later one counts.
     """
 
     message: AssistantMessage
@@ -37,21 +38,21 @@ class RestingReply(Record):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Which of several replies to one step counts: the highest, whichever came to rest first."""
+        """Decides which of several replies to one step counts: the highest rank, in whatever order they came."""
         return self.writer, self.begun_at
 
     def as_answer(self) -> Reply | Stopped:
-        """What the loop is told. A reply that a stop cut off rests too: the commit needs what readers saw of it."""
+        """What the loop is told. A reply that a stop cut off rests here as well: the commit keeps what readers saw."""
         return Stopped() if self.message.interrupted else Reply(calls=self.calls)
 
 
 class RestingResult(Record):
-    """What one call came to.
+    """The result of one call.
 
-    `ran` says that a function gave it, `ended_at` since when it is there. `told` says whether `after_tool` is due,
-    which it is not for a call that was denied or given up. `consumes` says that an answer of somebody went into it,
-    `once` that the ledger knows it. A tool that finishes carries the run's `output`. `entries` and `audit` are what
-    state capabilities leave for the commit.
+    `ran` says that a function produced it, `ended_at` when it became available. `told` says whether `after_tool` is
+    due; it is not for a call that was denied or given up. `consumes` says that the result uses a stored answer, `once`
+    that the call is in the ledger. A `finish_with` tool sets `finishes` and carries the run's `output`. `entries` and
+    `audit` are what state capabilities leave for the commit.
     """
 
     message: ToolMessage
@@ -81,18 +82,19 @@ class Failure(NamedTuple):
 
 
 class StepLost(Exception):  # noqa: N818  # nothing went wrong here: the step begins again
-    """What an earlier effect of the step left is gone: a power cut took what no commit had followed yet."""
+    """Work that an earlier effect of this step left is gone: a power cut took what no commit had made durable yet."""
 
 
 class Note(Record):
-    """What an effect leaves for the commit beside a reply or a result.
+    """What an effect leaves for the commit besides a reply or a result.
 
-    `writes` are those of hooks and `usage` what they counted, `notices` hidden messages the model will see,
-    `late_answers` the calls they tell of, `stale_effects` entries of the ledger that nobody comes back to.
-    A call may leave word that its outcome is `unknown`, with which `input` it was begun, and whether a person had
-    `edited` that; or which child it `waits_for`. `remembered` are the memories that were made of the turn,
-    `spending` is what a sub-agent used so far.
-    `workspace` is the session's as of this step, and `changes_files` says that a call may have changed its files.
+    `writes` and `usage` come from hooks. `notices` are hidden messages for the model, and `late_answers` the calls that
+    these messages report on. `stale_effects` are ledger entries that no run will return to, and `forgotten` children.
+
+    A call may note that its outcome is `unknown`, which `input` it was begun with and whether a person had `edited`
+    that input; or which child it `waits_for`. `remembered` are the memories made from the turn, `spending` what a
+    sub-agent has used so far. `workspace` is the session's workspace as of this step, and `changes_files` says that a
+    call may have changed files in it.
     """
 
     round: int = 0
@@ -101,6 +103,7 @@ class Note(Record):
     notices: tuple[UserMessage, ...] = ()
     late_answers: tuple[ToolCallId, ...] = ()
     stale_effects: tuple[ToolCallId, ...] = ()
+    forgotten: tuple[SubSessionRefUpdate, ...] = ()
     failure: Failure | None = None
     unknown: bool = False
     input: dict[str, JSON] | None = None
@@ -113,59 +116,69 @@ class Note(Record):
 
 
 OPENING = "__open__"
-"""The note that the beginning of a run leaves."""
+"""The note that opening a run leaves."""
 
 ASKING = "__ask__"
-"""The note that a model call leaves which gave no reply."""
+"""The note of a model call that gave no reply."""
 
 COMPACTING = "__compact__"
-"""Begins the names of notes that hold a summary of the conversation, made before the model was asked."""
+"""Name prefix of notes that hold a summary of the conversation, made before the model was asked."""
 
 REMEMBERING = "__remember__"
-"""The note that is left when memories were made of a turn, before the commit that ends it."""
+"""The note left when memories were made from a turn, before the commit that ends it."""
 
 SPENDING = "__spent__"
-"""Begins the names of notes by which sub-agents say what they used; then comes the run that their turn began with."""
+"""Name prefix of notes in which sub-agents report what they used; the run that started their turn follows it."""
 
 WORKSPACE = "__workspace__"
-"""The note of whoever opened the session's workspace, or brought it back to what it was."""
+"""The note left by whatever opened the session's workspace, or restored it to an earlier state."""
 
 CHANGING = "__changing__"
-"""The note of a call that is about to change files of the workspace, whatever becomes of it."""
+"""The note of a call that is about to change files of the workspace, whether or not it succeeds."""
 
 BEFORE = "__before__"
-"""Begins the names of notes that hooks before a call leave."""
+"""Name prefix of notes that hooks before a call leave."""
 
 
 class Desk(Protocol):
-    """Holds the work of the step in hand. In one process a dictionary, on durable engines rows of the store."""
+    """Holds the work of the current step: in process in memory, on durable engines in rows of the store."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether what lies here survives the process."""
+        """Whether its contents survive the process."""
         ...
 
-    async def put_reply(self, step_id: StepId, reply: RestingReply) -> None: ...
+    async def put_reply(self, step_id: StepId, reply: RestingReply) -> None:
+        """Keep a reply until the commit."""
+        ...
 
-    async def find_reply(self, step_id: StepId) -> RestingReply | None: ...
+    async def find_reply(self, step_id: StepId) -> RestingReply | None:
+        """The reply that counts for this step, if there is one."""
+        ...
 
-    async def put_result(self, step_id: StepId, result: RestingResult) -> None: ...
+    async def put_result(self, step_id: StepId, result: RestingResult) -> None:
+        """Keep a call's result until the commit."""
+        ...
 
-    async def results(self, step_id: StepId) -> dict[ToolCallId, RestingResult]: ...
+    async def results(self, step_id: StepId) -> dict[ToolCallId, RestingResult]:
+        """The results of this step that no commit has taken yet."""
+        ...
 
-    async def put_note(self, step_id: StepId, name: str, note: Note) -> None: ...
+    async def put_note(self, step_id: StepId, name: str, note: Note) -> None:
+        """Keep a note until the commit, in place of an earlier one of the same name."""
+        ...
 
     async def notes(self, step_id: StepId) -> dict[str, Note]:
-        """By name, which for a call's note is the call's id."""
+        """Notes by name. A note about a call is named by the call's id."""
         ...
 
     def clear(self) -> None:
-        """The step was committed."""
+        """Forget everything: the step was committed."""
         ...
 
 
 class MemoryDesk:
-    """The desk of a process that keeps its run in hand from the reply to the commit."""
+    """The desk of a process that holds its run from the reply to the commit."""
 
     is_durable = False
 
@@ -186,7 +199,7 @@ class MemoryDesk:
         return self._results.get(step_id, {})
 
     async def put_note(self, step_id: StepId, name: str, note: Note) -> None:
-        """Whoever took the note keeps it in hand."""
+        """Nothing to do: the run's scope already holds the note."""
 
     async def notes(self, step_id: StepId) -> dict[str, Note]:
         return {}

@@ -1,6 +1,7 @@
-"""The four effects a run asks of the world, and what they say to the loop: names, ids and kinds, never a text.
+"""The four effects that a run asks of its runtime, and the records that pass between them and the loop.
 
-An effect answers with a value. An exception from one means that the infrastructure failed and that the effect may be
+The records carry names, ids and kinds, never texts, arguments or state, so a durable engine's history stays small. An
+effect answers with a value. An exception from an effect means that the infrastructure failed and that the effect may be
 repeated; the loop never catches it.
 """
 
@@ -15,8 +16,16 @@ from helix_agents.domain.sessions import OpenCall
 CallKind: TypeAlias = Literal[
     "server", "finish_with", "gated", "client", "child", "remote", "companion", "finish", "rejected"
 ]
-"""Who settles a call: our function, our function last, a person, the client, a child here or behind another service, a
-companion, or nobody."""
+"""Who settles a call.
+
+- `server`: a function of the agent
+- `finish_with`: such a function that ends the run, and therefore runs after all others
+- `gated`: a person, who must approve it first
+- `client`: the client
+- `child`, `remote`: a sub-agent here, or behind another service
+- `companion`: a companion
+- `finish`, `rejected`: no one; the result is known as soon as the reply is planned
+"""
 
 DELEGATED: frozenset[CallKind] = frozenset(("child", "remote"))
 
@@ -26,8 +35,8 @@ ANSWERED_BY_SOMEBODY: frozenset[CallKind] = frozenset(("gated", "client"))
 class PlannedCall(Record):
     """One call of a reply, as the model effect planned it.
 
-    A runtime that hands calls to other processes reads how long one of our functions may take, and how many processes
-    may die of it before it is given up.
+    `timeout_ms` says how long the call may take. `attempts`, for runtimes that hand calls to other processes, says how
+    many processes may try it before it is given up.
     """
 
     tool_call_id: ToolCallId
@@ -39,8 +48,8 @@ class PlannedCall(Record):
 
 
 def in_order_of_work(calls: Iterable[PlannedCall | OpenCall]) -> tuple[ToolCallId, ...]:
-    """Calls in the order in which one's changes follow another's: the model's, but tools that finish come last, as they
-    have seen what all others changed."""
+    """The ids of calls in the order in which their state changes apply: the model's order, with `finish_with` tools
+    last because they have seen what all others changed."""
     return tuple(call.tool_call_id for call in sorted(calls, key=lambda call: call.kind == "finish_with"))
 
 
@@ -57,19 +66,19 @@ class OpenBatch(Record):
         return tuple(call for call in self.calls if call.tool_call_id not in self.settled)
 
     def settle(self, outcomes: "tuple[CallOutcome, ...]") -> "OpenBatch":
-        """The batch with these outcomes noted."""
+        """The batch with these outcomes recorded."""
         done = tuple(outcome.tool_call_id for outcome in outcomes if outcome.state == "settled")
         return OpenBatch(step=self.step, round=self.round, calls=self.calls, settled=(*self.settled, *done))
 
     def next_round(self) -> "OpenBatch":
-        """The same batch, looked at once more: an answer has come, or companions are to be spoken to by now."""
+        """The same batch for another look: an answer has arrived, or announced companions can now be spoken to."""
         return OpenBatch(step=self.step, round=self.round + 1, calls=self.calls, settled=self.settled)
 
 
 class Position(Record):
-    """Where a run stands in the store: what was committed last, and what is open.
+    """Where a run stands in the store: the last committed step and the batch that is still open.
 
-    It has `ended` where nobody drives it any more, or where this attempt does not.
+    `ended` is set if the run is over, or if another driver has replaced this attempt (`superseded`).
     """
 
     session_id: SessionId
@@ -88,13 +97,13 @@ class Ask(Record):
 
 
 class Reply(Record):
-    """The model replied; its text, arguments and usage rest behind the port."""
+    """The model replied. The reply's text, arguments and usage stay behind the port."""
 
     calls: tuple[PlannedCall, ...] = ()
 
 
 class Stopped(Record):
-    """Somebody asked the run to stop."""
+    """The run was asked to stop."""
 
 
 class RunFailed(Record):
@@ -104,7 +113,7 @@ class RunFailed(Record):
 
 
 class Batch(Record):
-    """Single effects with no order among them."""
+    """Calls to run side by side, in no particular order."""
 
     step: int
     round: int
@@ -112,14 +121,14 @@ class Batch(Record):
 
 
 class CallOutcome(Record):
-    """What became of one call: it has a result, waits for somebody, or was stopped."""
+    """The outcome of one call: it has a result, waits for an answer, or was stopped."""
 
     tool_call_id: ToolCallId
     state: Literal["settled", "waiting", "stopped"]
 
 
 class DriveRun(Record):
-    """A call waits for its child: whoever drives the call drives this attempt of the child's run, and asks again."""
+    """A call waits for its child. The driver of the call must drive this attempt of the child's run, then ask again."""
 
     session_id: SessionId
     run_id: RunId
@@ -127,7 +136,7 @@ class DriveRun(Record):
 
 
 class Within(Record):
-    """For which call of which run a child works; its effects, wherever they run, need to know."""
+    """The call, and its run, that a child works for. The child's effects need this wherever they run."""
 
     session_id: SessionId
     run_id: RunId
@@ -140,20 +149,20 @@ class Within(Record):
 
 
 class Advance(Record, tag_field="outcome", tag="advance"):
-    """The step is whole; the commit decides whether the run goes on, finishes or has used up its budget."""
+    """All calls have their results. The commit decides whether the run continues, finishes or fails."""
 
 
 class Suspend(Record, tag_field="outcome", tag="suspend"):
-    """Calls wait for somebody."""
+    """Calls wait for an answer."""
 
 
 class Announce(Record, tag_field="outcome", tag="announce"):
-    """Companions are to be spoken to, which happens only once the step that says so is durable; calls may wait beside
-    them."""
+    """The step has companion calls, which are carried out only after a commit has made the step durable. Other calls
+    may be waiting for an answer beside them."""
 
 
 class Stop(Record, tag_field="outcome", tag="stop"):
-    """End the run as somebody asked; the commit takes the request and knows which kind it is."""
+    """End the run as requested. The commit consumes the stop request and knows whether it interrupts or aborts."""
 
 
 class Fail(Record, tag_field="outcome", tag="fail"):
@@ -166,14 +175,15 @@ StepOutcome: TypeAlias = Advance | Announce | Suspend | Stop | Fail
 
 
 class CommitRequest(Record):
-    """Make a step durable. Step and round name it: the same one again gets the first answer."""
+    """Make a step durable. Step and round identify the commit: repeating it returns the first answer."""
 
     batch: OpenBatch
     outcome: StepOutcome
 
 
 class CommitAck(Record):
-    """What the commit says: go on, look at the batch again, the run ended so, or another one took over."""
+    """The commit's answer: continue with the next step, look at the batch again, the run ended with `status`, or
+    another driver has taken over."""
 
     next: Literal["continue", "again", "ended", "superseded"]
     status: RunStatus | None = None
@@ -182,7 +192,7 @@ class CommitAck(Record):
 class RunEnd(Record):
     """How a run left its driver. `yielded` asks for a fresh driver at the position in the store.
 
-    A driver that has the run of its last commit at hand may add it, for whoever waits for the result.
+    A driver that has the run record of its last commit at hand may attach it for callers that wait for the result.
     """
 
     status: RunStatus | Literal["superseded", "yielded"]
@@ -190,18 +200,18 @@ class RunEnd(Record):
 
 
 class Ops(Protocol):
-    """What one run asks of the world. One await is one effect."""
+    """The effects of one run. One await is one effect."""
 
     async def open(self) -> Position:
-        """Where is this run?"""
+        """Find where this run stands, and tell readers and hooks that it begins."""
         ...
 
     async def ask_model(self, ask: Ask) -> Reply | Stopped | RunFailed:
-        """Build the request, stream the reply, plan its calls, keep all of it."""
+        """Build the request, stream the reply, plan its calls, and keep all of it until the commit."""
         ...
 
     async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
-        """Run calls side by side; how is the runtime's business."""
+        """Run calls side by side; the runtime decides how."""
         ...
 
     async def commit(self, request: CommitRequest) -> CommitAck:
@@ -209,5 +219,5 @@ class Ops(Protocol):
         ...
 
     def should_yield(self) -> bool:
-        """Whether this driver wants to be replaced by a fresh one at the next step. Not an effect."""
+        """Whether this driver wants a fresh one to take over at the next step. Not an effect."""
         ...

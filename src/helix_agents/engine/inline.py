@@ -1,4 +1,4 @@
-"""Effects that are the bodies themselves, for whoever keeps a run in hand; parallel calls are tasks."""
+"""Effects that call their bodies directly, for a driver that keeps its run in one process; parallel calls are tasks."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,11 +32,11 @@ from helix_agents.engine.steps.working import run_call
 from helix_agents.engine.turn import run_turn
 
 WrapOps: TypeAlias = Callable[[Ops], Ops]
-"""Stands between the loop and its effects."""
+"""Wraps the effects of a run, for example to record or interrupt them."""
 
 
 class InlineOps:
-    """The four effects of a run whose driver is an asyncio task; it is left at the next step once `leaving` says so."""
+    """The four effects of a run whose driver is an asyncio task; once `leaving` is true, it yields at its next step."""
 
     def __init__(self, scope: RunScope, max_parallel: int | None, leaving: Callable[[], bool] = lambda: False) -> None:
         self._scope = scope
@@ -52,8 +52,8 @@ class InlineOps:
     async def run_batch(self, batch: Batch) -> tuple[CallOutcome, ...]:
         if len(batch.calls) == 1:
             return (await run_call(self._scope, batch, batch.calls[0]),)
-        # No task group: on Python 3.11 one leaves its task marked as cancelled when a call fails, which could not be
-        # told from an executor that is being closed.
+        # Not a task group: on Python 3.11 a task group leaves its own task marked as cancelled when a call fails, which
+        # could not be told apart from an executor that is being closed.
         tasks = [asyncio.create_task(self._run(batch, place)) for place in range(len(batch.calls))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -87,7 +87,7 @@ async def drive_child(
     max_parallel: int | None = None,
     wrap: WrapOps | None = None,
 ) -> RunEnd:
-    """Drive a child's run inside its parent's call: the same process, and the same stream."""
+    """Drive a child's run inside its parent's call, in the same process and the same stream."""
     scope = await open_scope(
         parent.services,
         run.session_id,
@@ -105,13 +105,13 @@ async def drive_child(
 
 
 def ended(position: Position) -> RunEnd:
-    """How a run left its driver that was not there to be taken in hand."""
+    """The end to report for a run that could not be opened because it was over or had another driver."""
     assert position.ended is not None
     return RunEnd(status=position.ended)
 
 
 def _weightiest(problems: list[BaseException]) -> BaseException:
-    """The one problem of many that decides what follows: another driver took over, else the store was lost."""
+    """The problem that decides what follows: another driver took over, else the store was away, else the first."""
     superseded = (problem for problem in problems if isinstance(problem, SupersededError))
     passing = (problem for problem in problems if isinstance(problem, HelixError) and problem.retryable)
     return next(superseded, None) or next(passing, None) or problems[0]

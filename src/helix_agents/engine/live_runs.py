@@ -1,4 +1,4 @@
-"""Runs taken in hand for one effect or for many: the scope of each, and what lives as long as the scope does."""
+"""Runs held in this process, for one effect or for many: their scopes, and what lives as long as a scope does."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ from helix_agents.ports.llm import LLMAdapter
 
 @dataclass(frozen=True, kw_only=True)
 class EffectPlace:
-    """Where in its run an effect belongs, and whether it has to `join` others of its step in the stream."""
+    """Where in its run an effect belongs, and whether it must `join` other effects of its step in the stream."""
 
     step: int
     round: int
@@ -36,7 +36,7 @@ class EffectPlace:
 
     @classmethod
     def of_call(cls, within: Within) -> Self:
-        """Where a run stands while a child works for one of its calls."""
+        """The place of a parent's run while a child works for one of its calls."""
         return cls(step=within.step, round=within.round, join=True)
 
     @classmethod
@@ -45,7 +45,7 @@ class EffectPlace:
         return cls(step=0, round=0, join=False, begins=True)
 
     def follows(self, session: SessionState) -> bool:
-        """Whether a session stands where this effect goes on: nobody committed anything in between."""
+        """Whether a session is exactly where this effect continues, with no other commit in between."""
         held = session.suspension_context
         if self.begins or held is None:
             return not self.begins and self.round == 0 and session.step_count == self.step - 1
@@ -54,7 +54,7 @@ class EffectPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class OfOneCall:
-    """What the caller of an entry gave for its run alone; it lives in the caller's process."""
+    """Hooks and model that a caller gave for a single run; they live in the caller's process."""
 
     hooks: SomeHooks = None
     model: LLMAdapter | None = None
@@ -73,13 +73,13 @@ class _Kept:
 
 @dataclass(kw_only=True)
 class LiveRuns:
-    """The runs in hand in this process.
+    """The runs held in this process.
 
-    Whoever is `alone` with the attempts it drives keeps each run from its first effect here until `release`. Others
-    share a run with other processes: one that was not needed for `keep_seconds` is let go of, and what is kept serves
-    an effect only if nobody committed anything in between. Nothing but speed depends on that.
+    A driver that is `alone` with its attempts keeps each run from its first effect until `release`. Others share runs
+    with other processes: a run that was not needed for `keep_seconds` is released, and a kept one serves an effect only
+    if no other process committed in between. Keeping runs affects speed only, never correctness.
 
-    `of_calls` is what callers in this process gave for single runs.
+    `of_calls` has what callers in this process gave for single runs.
     """
 
     services: Services
@@ -88,7 +88,7 @@ class LiveRuns:
     keep_seconds: float = 30.0
     of_calls: dict[RunId, OfOneCall] = field(default_factory=dict[RunId, OfOneCall])
     _kept: dict[Fence, _Kept] = field(default_factory=dict[Fence, _Kept])
-    # Whoever takes a run in hand or puts it back does so alone: both take a moment, and effects run side by side.
+    # Opening a run and putting it back take time, and effects run side by side: both happen under the run's lock.
     _doors: WeakValueDictionary[Fence, asyncio.Lock] = field(default_factory=WeakValueDictionary[Fence, asyncio.Lock])
     _closing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
@@ -96,9 +96,10 @@ class LiveRuns:
     async def take(
         self, session_id: SessionId, fence: Fence, place: EffectPlace, within: Within | None = None
     ) -> AsyncGenerator[RunScope | Position]:
-        """The scope of a run while an effect needs it, or where the run stands if it is not there to be taken.
+        """The scope of a run for the duration of an effect, or the run's position if it cannot be opened.
 
-        A run that works for a call `within` another one has that one in hand too: it speaks, and is stopped, with it.
+        For a run that works for a call `within` another run, that other run is taken as well: the child shares its
+        stream and is stopped with it.
 
         Raises:
             SupersededError: another driver has the run, its stream, or the run that it works for.
@@ -131,20 +132,20 @@ class LiveRuns:
             await undisturbed(self._put_back(door, fence, kept))
 
     async def release(self, fence: Fence) -> None:
-        """Let go of a run, once nobody needs it any more; idempotent."""
+        """Release a run once no effect uses it any more; idempotent."""
         kept = self._kept.pop(fence, None)
         if kept is not None and not kept.users:
             await self._close(kept)
 
     async def release_all(self) -> None:
-        """Let go of every run."""
+        """Release every run."""
         for fence in tuple(self._kept):
             await self.release(fence)
         if self._closing:
             await asyncio.wait(self._closing)
 
     async def _find(self, fence: Fence, place: EffectPlace, delegation: "Delegation | None") -> _Kept | None:
-        """The run in hand, if it serves: nobody went on with it, and it works for the same scope as before."""
+        """The kept run, if it is still usable: no other process has moved it on, and its parent scope is the same."""
         kept = self._kept.get(fence)
         if kept is None:
             return None
@@ -158,7 +159,7 @@ class LiveRuns:
             try:
                 await take_writer(kept.scope, join=place.join)
             except SupersededError:
-                # The stream may have ended with the commit that ended the run: the store says what became of it.
+                # The stream may have ended with the commit that ended the run: the store knows what became of it.
                 await undisturbed(self.release(fence))
                 return None
             except BaseException:
@@ -193,11 +194,12 @@ class LiveRuns:
         return kept
 
     async def _put_back(self, door: asyncio.Lock, fence: Fence, kept: _Kept) -> None:
+        """Keep the run for its next effect, or close it if it was released meanwhile."""
         async with door:
             if kept.users:
                 return
             if self._kept.get(fence) is not kept:
-                # It was let go of meanwhile.
+                # It was released meanwhile.
                 await self._close(kept)
                 return
             if self.alone:
@@ -226,16 +228,16 @@ class LiveRuns:
 
 @dataclass(frozen=True)
 class Delegation:
-    """A run in hand, and for which of its calls another one works."""
+    """A parent's run, and the call of it that a child's run works for."""
 
     parent: RunScope
     within: Within
 
 
 class LiveRun:
-    """One attempt of a run in this process: the scope with its stream writer, the stop that is watched, the deps.
+    """One attempt of a run in this process: its scope with the stream writer, the stop watcher and the deps.
 
-    A task of its own holds all of that, so that whatever opened is closed where it was opened, whoever asks for it.
+    A dedicated task holds all of these, so everything is closed in the task that opened it, whoever asks for it.
     """
 
     def __init__(
@@ -260,13 +262,13 @@ class LiveRun:
         self._holder: asyncio.Task[None] | None = None
 
     async def open(self, *, begins: bool, join: bool) -> RunScope | Position:
-        """Take the run in hand; one that does not begin goes on with what earlier effects left."""
+        """Open the run; unless this effect begins it, pick up what earlier effects left."""
         opened: asyncio.Future[RunScope | Position] = asyncio.get_running_loop().create_future()
         self._holder = asyncio.create_task(self._hold(opened, begins=begins, join=join))
         return await opened
 
     async def close(self) -> None:
-        """Store what was said and let go of everything; idempotent."""
+        """Store what was streamed and release everything; idempotent."""
         self._released.set()
         if self._holder is not None:
             await asyncio.wait((self._holder,))
@@ -303,14 +305,14 @@ class LiveRun:
             if not opened.done():
                 opened.set_exception(problem)
             elif isinstance(problem, HelixError):
-                # What was not stored any more is said again by whoever goes on.
+                # Whatever was not stored any more is streamed again by the process that continues the run.
                 log_exception("run.release_failed", problem, session_id=self._session_id)
             else:
                 raise
 
     @asynccontextmanager
     async def _surroundings(self) -> AsyncGenerator[tuple[StopSignal, Any]]:
-        """What lives beside the scope: the stop that is watched and the deps; a child has its parent's."""
+        """The stop signal and the deps beside the scope; a child uses its parent's deps and stops with its parent."""
         if self._delegation is None:
             watched = watching(self._services.store, self._session_id, self._services.sleep)
             deps = opened_deps(self._services.store, self._open_deps, self._session_id)

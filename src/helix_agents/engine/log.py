@@ -1,7 +1,8 @@
 """Structured log events under stable names.
 
-There is no handler of ours: until an application configures logging, Python itself writes warnings and errors to
-standard error. Of a tool that raises only the model hears otherwise, so silence would hide its bugs.
+The library installs no handler. Until an application configures logging, Python itself writes warnings and errors to
+standard error. That default is wanted: an exception in a tool is otherwise reported only to the model, and silence
+would hide the bug.
 """
 
 import logging
@@ -11,7 +12,7 @@ _logger = logging.getLogger("helix_agents")
 
 
 def log_event(name: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event by name; the fields travel as `extra` and in the text."""
+    """Log a named event; its fields appear in the text and as `extra`."""
     if _logger.isEnabledFor(level):
         _logger.log(level, "%s %s", name, _text(fields), extra={"event": name, **_prefixed(fields)})
 
@@ -33,5 +34,5 @@ def _text(fields: dict[str, Any]) -> str:
 
 
 def _prefixed(fields: dict[str, Any]) -> dict[str, Any]:
-    # Names such as `name` and `args` belong to the log record itself.
+    # Names such as `name` and `args` are reserved by the log record itself.
     return {f"helix_{key}": value for key, value in fields.items()}

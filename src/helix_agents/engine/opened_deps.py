@@ -1,4 +1,4 @@
-"""What tools need from the process, open as long as a run of it is in hand."""
+"""What tools need from the process, kept open while this process holds a run."""
 
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,8 +17,10 @@ from helix_agents.ports.state_store import SessionStateStore
 async def opened_deps(
     store: SessionStateStore, open_deps: OpenDeps | None, session_id: SessionId
 ) -> AsyncGenerator[Any]:
-    """Open the deps of a session's run; None where there are none. What goes wrong as they are closed is logged: what
-    the run did is stored by then, or is for others to go on with.
+    """Open the deps of a session's run; None if the executor has none.
+
+    An error while closing them is only logged: by then the run's work is stored, or left for another process to
+    continue.
 
     Raises:
         RuntimeError: they could not be opened; says why.
@@ -47,7 +49,7 @@ async def opened_deps(
 
 
 async def _close(manager: AbstractAsyncContextManager[Any], left: BaseException | None, session_id: SessionId) -> None:
-    """Close deps that were left with a problem or without one; they cannot make anything else of it."""
+    """Close the deps, passing on the exception that left the block, if any. They cannot suppress or replace it."""
     try:
         with Contained("Closing the deps"):
             await manager.__aexit__(None if left is None else type(left), left, left.__traceback__ if left else None)
@@ -62,4 +64,6 @@ def _manager(given: object) -> AbstractAsyncContextManager[Any]:
     kind = type(given).__name__
     if isinstance(given, Coroutine):
         cast("Coroutine[Any, Any, Any]", given).close()
-    raise TypeError(f"the function gave {kind} and no async context manager; decorate it with @asynccontextmanager")
+    raise TypeError(
+        f"the function returned {kind}, not an async context manager; decorate it with @asynccontextmanager"
+    )

@@ -1,7 +1,7 @@
-"""The loop over effects that run anywhere: requests and answers as plain dictionaries, small and free of texts.
+"""The loop over effects that run anywhere: requests and answers are plain dictionaries, small and free of texts.
 
-A durable engine keeps these dictionaries in its history and gives them back on replay. This module is safe to load in
-Temporal's sandbox: it does no I/O and knows nothing of the bodies.
+A durable engine keeps these dictionaries in its history and returns them on replay. This module is safe to load in
+Temporal's sandbox: it does no I/O and does not import the effect bodies.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from helix_agents.engine.effects import (
 from helix_agents.engine.turn import run_turn
 
 EFFECT_SEQUENCE = 4
-"""Raised whenever the loop asks for other effects, or in another order: a history of another number is not replayed.
-A run that it belongs to goes on from the store, as its next attempt in a fresh workflow."""
+"""Increased whenever the loop asks for different effects or asks in a different order. A history with another number is
+not replayed; its run continues from the store, as its next attempt in a fresh workflow."""
 
 Plain: TypeAlias = dict[str, Any]
 EffectName: TypeAlias = Literal["open", "ask_model", "run_calls", "commit"]
@@ -45,13 +45,15 @@ EffectName: TypeAlias = Literal["open", "ask_model", "run_calls", "commit"]
 R = TypeVar("R", bound=Record)
 
 _INSTANT: frozenset[CallKind] = frozenset(("client", "rejected", "finish"))
-"""Calls that run nothing of a user's; those of one batch are one effect together."""
+"""Calls that run no user code; all of them in one batch form a single effect."""
 
 
 class CallsRequest(Record):
-    """Bring calls of a batch as far as they go; `gave_up` says why nobody is to run a call again.
+    """Take calls of a batch as far as they can go. If `gave_up` is set, the call must not be run again, and it says
+    why.
 
-    Who asks to `hand_out` a child drives it, and asks again once it was `driven`.
+    With `hand_out`, the requester drives a call's child itself, and asks again with `driven` once the child has come to
+    rest.
     """
 
     step: int
@@ -63,12 +65,12 @@ class CallsRequest(Record):
 
     @property
     def name(self) -> str:
-        """What no other effect of the run is called: the calls of a round have ids of their own."""
+        """A name that no other effect of the run has: call ids are unique within a round."""
         return f"calls:{self.step}.{self.round}:{self.calls[0].tool_call_id}"
 
 
 class CallOutcomes(Record):
-    """What became of them, in the same order."""
+    """The outcomes of the requested calls, in the same order."""
 
     outcomes: tuple[CallOutcome, ...]
 
@@ -87,8 +89,7 @@ _NAMES = {kind: name for name, kind in _ANSWERS.items()}
 
 
 class Perform(Protocol):
-    """How a runtime has an effect done: once if it can, again if it must. `name` is unlike that of any other effect of
-    the run."""
+    """How a runtime performs an effect: once if it can, again if it must. `name` is unique within the run."""
 
     async def __call__(self, effect: EffectName, name: str, request: Plain, /) -> Plain: ...
 
@@ -108,11 +109,11 @@ class RunIsOver(Exception):  # noqa: N818  # nothing went wrong: the loop is lef
 
 
 class PlainOps(Ops):
-    """The four effects of a run, each a request that goes somewhere and an answer that comes back.
+    """The four effects of a run, each sent out as a request and answered with a dictionary.
 
-    Companions of one step take their names one after another, in the model's order, wherever their calls run. With
-    `drive`, children are driven beside the effects of their parent and not inside one; the effects of a run that works
-    for another one are those of a call `within` that one.
+    Companion calls of one step run one after another, in the model's order, so that names are taken in that order
+    wherever the calls run. With `drive`, children are driven beside the effects of their parent and not inside one.
+    `within` is set for a child's run: the call of the parent that it works for.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class PlainOps(Ops):
         for call in in_turn:
             done.extend(await self._run(batch, (call,)))
         if self._is_yielding:
-            # A child wants a fresh driver, and so does everything above it; its siblings have come to rest.
+            # A child wants a fresh driver, so everything above it needs one too. By now its siblings have come to rest.
             raise RunIsOver(RunEnd(status="yielded"))
         outcomes = {outcome.tool_call_id: outcome for outcome in done}
         waiting = (CallOutcome(tool_call_id=call.tool_call_id, state="waiting") for call in batch.calls)
@@ -163,7 +164,7 @@ class PlainOps(Ops):
         try:
             return [outcome for done in await asyncio.gather(*tasks) for outcome in done]
         except (Exception, asyncio.CancelledError):
-            # Not whatever happens: an engine that forgets a workflow closes it, and then nothing can be awaited.
+            # Not `BaseException`: an engine that evicts a workflow closes its coroutines, which cannot await then.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -193,8 +194,8 @@ class PlainOps(Ops):
 async def drive_call(
     perform: Perform, request: CallsRequest, drive: Callable[[DriveRun], Awaitable[RunEnd]]
 ) -> CallOutcomes | RunEnd:
-    """Drive the child of a call until the call has its outcome, or the child wants a fresh driver; `perform` does
-    effects of the run that has the call."""
+    """Drive the child of a call until the call has its outcome or the child wants a fresh driver. `perform` performs
+    effects of the run that made the call."""
     for asked in count():
         wanted = msgspec.structs.replace(request, hand_out=True, driven=asked > 0)
         answer = await perform("run_calls", f"{request.name}.{asked}", to_plain(wanted))
@@ -209,7 +210,7 @@ async def drive_call(
 
 
 def call_within(request: CallsRequest, session_id: SessionId, fence: Fence, above: Within | None) -> Within:
-    """For which call of which run the child of a request works."""
+    """The call that the child of this request works for."""
     (call,) = request.calls
     return Within(
         session_id=session_id,
@@ -224,8 +225,10 @@ def call_within(request: CallsRequest, session_id: SessionId, fence: Fence, abov
 
 
 def _effects_of(batch: Batch) -> tuple[list[tuple[PlannedCall, ...]], list[PlannedCall]]:
-    """Which calls of a batch are effects, and which of them together: first what runs side by side, then what goes one
-    after another. A call that is only announced to somebody is none."""
+    """Split a batch into effects: first the groups that run side by side, then the calls that run one after another.
+
+    Calls that wait for an answer need no effect in the first round: the commit announces them.
+    """
     together: list[PlannedCall] = []
     groups: list[tuple[PlannedCall, ...]] = []
     companions: list[PlannedCall] = []
@@ -242,7 +245,7 @@ def _effects_of(batch: Batch) -> tuple[list[tuple[PlannedCall, ...]], list[Plann
 
 
 async def run_plain_turn(ops: Ops) -> RunEnd:
-    """The loop, left early where an effect finds that another driver has the run or that it cannot be driven."""
+    """Run the loop; leave it early if an effect finds that another driver owns the run or that it cannot be driven."""
     try:
         return await run_turn(ops)
     except RunIsOver as over:
@@ -250,18 +253,19 @@ async def run_plain_turn(ops: Ops) -> RunEnd:
 
 
 def is_in_store(effect: EffectName, request: Plain) -> bool:
-    """Whether what an effect says need not be kept by an engine: a step that is whole was committed or was not, and
-    who asks again is told from where the session stands."""
+    """Whether a durable engine need not keep the answer of an effect. The commit of a whole step is in the store or is
+    not, and a repeated request gets its answer from the session's position."""
     return effect == "commit" and request["outcome"]["outcome"] == "advance"
 
 
 def is_for_child(effect: EffectName, request: Plain) -> bool:
-    """Whether an effect is a call that goes as far as its child does; who drives the child itself uses `drive_call`."""
+    """Whether an effect is a delegated call that would drive its child itself; a runtime that drives the child
+    separately uses `drive_call`."""
     return effect == "run_calls" and request["calls"][0]["kind"] == "child" and not request.get("hand_out")
 
 
 def to_plain(record: Record) -> Plain:
-    """A record as a dictionary that any engine can store; an answer says what it is."""
+    """A record as a dictionary that any engine can store; an answer names its type under `is`."""
     plain: Plain = decode_json(encode(record))
     name = _NAMES.get(type(record))
     return plain if name is None else {"is": name, **plain}

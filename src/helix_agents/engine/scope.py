@@ -1,4 +1,4 @@
-"""What one attempt of a run holds in hand: the session as last committed, and the means to change it."""
+"""What one attempt of a run holds in memory: the session as last committed, and the means to change it."""
 
 import asyncio
 from collections import deque
@@ -51,21 +51,21 @@ from helix_agents.ports.workspaces import WorkspaceFiles
 ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
 
 DEPTH = "helix.depth"
-"""Metadata of a session that another service delegated: how many agents stand above it there."""
+"""Metadata key of a session that another service delegated to us: how many agents are above it over there."""
 
 
 EndOfCall: TypeAlias = ToolEnd | ToolError | SubagentEnd
 
 
 class OfHooks(NamedTuple):
-    """What the hooks of one point leave for the commit."""
+    """What the hooks of one event leave for the commit."""
 
     writes: StepWrites = NO_WRITES
     usage: tuple[UsageEntry, ...] = ()
 
 
 class OpenStep(NamedTuple):
-    """The step that a run is in, and how often it was looked at since its model replied."""
+    """The step that a run is in, and how many rounds of work it has had since the model's reply."""
 
     step: int
     round: int
@@ -82,24 +82,32 @@ class Notes:
 
 
 def step_id_of(run_id: RunId, step: int) -> StepId:
-    """The name of a step that a run begins."""
+    """The name of a step that a run starts."""
     return f"{run_id}.{step}"
 
 
 class RunScope:
     """One attempt of one run, in one process.
 
-    `session`, `transcript` and `custom_state` follow the store: they change when a commit was made, and only then.
-    `notices` are hidden messages the model already sees, `carried` writes of hooks that ran between two commits,
-    `stale_effects` entries of the ledger that nobody comes back to; the next commit takes them all. `unknown` are the
-    notes of calls whose outcome somebody has to be asked about from this round on. `parsed` has the values of
-    calls as they were read for the plan, for whoever runs them first. A scope `is_shared` when other processes run
-    effects of the same attempt: what rests at the desk was then said before. `stream_ended`: the run's last commit
-    brought its stream to rest, too. `shown` is what the model is shown of the transcript where that is not all of it:
-    summaries stand for a part of it, what was told of skills stands in the instructions, and what another user was told
-    is left out. `told_with_reply` are the notices that rest with the reply to which they were told; others have a note.
-    `budgets` are what the agent and the caller of the turn gave it; where it `shares_budget`, its sub-agents spend from
-    one of them, too.
+    `session`, `transcript` and `custom_state` follow the store: they change after a commit, and only then, except that
+    the transcript already includes `notices`.
+
+    The next commit takes all of these: `notices`, hidden messages that the model already sees; `carried`, writes of
+    hooks that ran between two commits; `stale_effects`, ledger entries that no run will return to, and
+    `forgotten_children`, which were let go of for the same reason. `told_with_reply`
+    are the notices that are stored with the reply they preceded; the other notices have a note each.
+
+    `unknown` has the notes of calls whose outcome a person must be asked about from this round on. `parsed` has the
+    validated arguments of planned calls, so that running them need not parse again.
+
+    A scope `is_shared` if other processes run effects of the same attempt; what rests at the desk was then already
+    streamed. `stream_ended` says that the run's last commit also ended its stream.
+
+    `shown` is what the model sees of the transcript if that is not all of it: summaries replace older parts, what was
+    told about skills moves to the instructions, and what another user was told is left out.
+
+    `budgets` come from the agent and from the caller of the turn. If the run `shares_budget`, its sub-agents spend from
+    one of them as well.
     """
 
     def __init__(
@@ -155,6 +163,7 @@ class RunScope:
         self.told_with_reply: list[UserMessage] = []
         self.late_answers: tuple[ToolCallId, ...] = ()
         self.stale_effects: tuple[ToolCallId, ...] = ()
+        self.forgotten_children: tuple[SubSessionRefUpdate, ...] = ()
         self.is_shared = False
         self.stream_ended = False
         self._ends_told: set[bytes] = set()
@@ -170,14 +179,14 @@ class RunScope:
 
     @property
     def stream_id(self) -> StreamId:
-        """The stream readers follow: a child speaks in that of its root."""
+        """The stream that readers follow; a child writes to its root's stream."""
         if self.parent is not None:
             return self.parent.stream_id
         return self.session.stream_id or self.session.session_id
 
     @property
     def entered_meanwhile(self) -> tuple[UserMessage, ...]:
-        """Messages that came while calls of this step were open; they follow the results."""
+        """User messages that arrived while calls of this step were open; they follow the results."""
         suspended = self.session.suspension_context
         return suspended.entry_messages if suspended is not None else ()
 
@@ -190,8 +199,8 @@ class RunScope:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether that message began a turn of its own, which waits for nobody: one that came with an answer waits for
-        the others, and so do the children."""
+        """Whether that new message started a turn of its own, in which case the open calls are not waited for. A
+        message that came with an answer still waits for the other calls, and so do the children."""
         suspended = self.session.suspension_context
         if suspended is not None and suspended.entry_messages and suspended.step == 0:
             return True
@@ -199,14 +208,17 @@ class RunScope:
 
     @property
     def keeps_tools_apart(self) -> bool:
-        """Whether each tool has a task of its own. A durable engine cannot tell a tool that cancels the task it runs in
-        from one that is let go of; in one process a run pays for it only once its driver was lost."""
+        """Whether each tool runs in a task of its own.
+
+        A durable engine cannot tell a tool that cancels its own task from a run that is being released. In one process,
+        a run pays for the extra task only after its driver was lost once.
+        """
         repeats = self.run.attempt > 1 or self.desk.is_durable
         return repeats or (self.parent is not None and self.parent.keeps_tools_apart)
 
     @property
     def carried(self) -> list[StepWrites]:
-        """Writes that wait for the next commit: what a changed state type made of the state, and what hooks wrote."""
+        """Writes that wait for the next commit: the migration of the state to a changed type, and what hooks wrote."""
         if not self._notes and not self.migration:
             return []
         noted = (self.migration, *(note.writes for note in self._notes.values()))
@@ -214,38 +226,39 @@ class RunScope:
 
     @property
     def noted_usage(self) -> tuple[UsageEntry, ...]:
-        """What hooks counted that ran between two commits."""
+        """What hooks that ran between two commits counted."""
         return tuple(entry for note in self._notes.values() for entry in note.usage)
 
     @property
     def spending_below(self) -> dict[RunId, Spending]:
-        """What sub-agents of this step used, as far as they left word here."""
+        """What sub-agents of this step have reported using so far."""
         noted = ((name, note.spending) for name, note in self._notes.items())
         return {name.removeprefix(SPENDING): spending for name, spending in noted if spending is not None}
 
     @property
     def counts_dollars(self) -> bool:
-        """Whether somebody wants to know what models cost."""
+        """Whether this run or one above it has a budget in dollars."""
         above = self.parent is not None and self.spends_from_above and self.parent.counts_dollars
         return above or any(budget.cost_usd is not None for budget in self.budgets)
 
     @property
     def open_step(self) -> OpenStep:
-        """Where the run stands since its last commit."""
+        """The step and round that follow the run's last commit."""
         held = self.session.suspension_context
         return OpenStep(self.session.step_count + 1, 0) if held is None else OpenStep(held.step, held.round + 1)
 
     async def note(self, step: int, name: str, note: Note) -> None:
-        """Keep something for the next commit, wherever it is made; under the same name it replaces what was there."""
+        """Keep something for the next commit, in whichever process; it replaces a note of the same name."""
         self.take_note(name, note)
         await self.desk.put_note(self.step_id(step), name, note)
 
     def take_note(self, name: str, note: Note) -> None:
-        """Have a note in hand."""
+        """Apply a note to this scope."""
         self._notes[name] = note
         self.tell(note.notices)
         self.late_answers = note.late_answers or self.late_answers
         self.stale_effects = note.stale_effects or self.stale_effects
+        self.forgotten_children = note.forgotten or self.forgotten_children
         self.failure = note.failure or self.failure
         if note.remembered is not None:
             self.remembered = note.remembered
@@ -256,18 +269,18 @@ class RunScope:
             self.companion_waits[name] = note.waits_for
 
     def take_entries(self, changes: Iterable[Change]) -> None:
-        """Have in hand what calls of this step changed that ran before, or elsewhere."""
+        """Take in what calls of this step changed earlier or in another process."""
         self._step_entries.extend(changes)
 
     def tell(self, notices: Iterable[UserMessage]) -> None:
-        """Let the model see hidden messages that the next commit makes part of the transcript."""
+        """Show the model hidden messages that the next commit adds to the transcript."""
         for notice in notices:
             self.notices.append(notice)
             self.transcript.append(notice)
 
     def take_reply(self, reply: RestingReply) -> None:
-        """Have in hand what the model was told before a reply that was asked for elsewhere, or by an attempt that died;
-        whoever asked has it already."""
+        """Take in what the model was told before a reply that another process or a dead attempt asked for. No effect in
+        the scope that asked, because it has this already."""
         if self.news_told:
             return
         self.tell(reply.notices)
@@ -276,36 +289,36 @@ class RunScope:
         self.take_entries(reply.entries)
 
     def has_note(self, name: str) -> bool:
-        """Whether a note of this name is in hand."""
+        """Whether this scope has a note of this name."""
         return name in self._notes
 
     def tell_with_reply(self, notice: UserMessage) -> None:
-        """Let the model see a hidden message that is recorded with its reply, whichever try of the step gives it."""
+        """Show the model a hidden message that is recorded with its reply, whichever try of the step gives it."""
         self.told_with_reply.append(notice)
         self.tell((notice,))
 
     def step_id(self, step: int) -> StepId:
-        """The step's name in the store; a suspended step keeps the name its first run gave it."""
+        """The step's name in the store; a suspended step keeps the name that its first run gave it."""
         suspended = self.session.suspension_context
         if suspended is not None and suspended.step == step:
             return suspended.step_id
         return step_id_of(self.run.run_id, step)
 
     def idempotency_key(self, step: int, tool_call_id: ToolCallId) -> str:
-        """The same for every attempt to run this call. Ids come again after a rewind, steps do not."""
+        """The same key for every attempt to run this call. Call ids may repeat after a rewind, step ids do not."""
         return f"{self.step_id(step)}:{tool_call_id}"
 
     def last_reply(self) -> AssistantMessage | None:
-        """What the model said last, as committed."""
+        """The model's last committed reply."""
         return next((each for each in reversed(self.transcript) if isinstance(each, AssistantMessage)), None)
 
     def take_state(self, custom_state: dict[str, JSON]) -> None:
-        """Have the state in hand as it is stored now: somebody changed it from outside."""
+        """Replace the state by what is stored now: it was changed from outside the run."""
         self.custom_state = dict(custom_state)
         self._grown.clear()
 
     def step_done(self, writes: Iterable[WriteOp]) -> None:
-        """Take in the state writes of the last commit, and let go of what else it took."""
+        """Apply the state writes of the last commit, and drop everything else that the commit took."""
         write_into(self.custom_state, writes, self._grown)
         self.migration = NO_WRITES
         self._notes.clear()
@@ -314,6 +327,7 @@ class RunScope:
         self.told_with_reply.clear()
         self.late_answers = ()
         self.stale_effects = ()
+        self.forgotten_children = ()
         self.remembered = None
         self.workspace.files_changed = False
         self.settled_companions = ()
@@ -327,18 +341,18 @@ class RunScope:
     # -- what user code sees
 
     def info(self, step: int) -> RunInfo:
-        """Where in the world something happens, without the state."""
+        """Where something happens, without the state."""
         return RunInfo(**self._about(step))
 
     def draft(self, *writes: StepWrites) -> StateDraft[Any]:
-        """A draft of the committed state, with writes of this step that come before it."""
+        """A draft of the committed state with the given earlier writes of this step applied."""
         base = self.custom_state
         for each in (*self.carried, *writes):
             base = apply_writes(base, each.ops)
         return self.agent.draft(base)
 
     def context(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunContext[Any, Any]:
-        """What instructions, predicates and hooks see."""
+        """The context of instructions, predicates and hooks."""
         return RunContext(
             **self._about(step), link=self._link(step, draft, notes), deps=self.deps, transcript=self.transcript
         )
@@ -351,7 +365,7 @@ class RunScope:
         notes: Notes,
         approval: Approval | None = None,
     ) -> ToolContext[Any, Any]:
-        """What a tool sees."""
+        """The context of a tool."""
         return ToolContext(
             **self._about(step),
             link=self._link(step, draft, notes),
@@ -363,11 +377,11 @@ class RunScope:
         )
 
     def around(self, step: int, event: HookEvent) -> Surroundings:
-        """The hooks around a piece of work; whoever does it begins them."""
+        """The hooks around a piece of work; the caller begins them when the work starts."""
         return self.hooks.around(self.info(step), event, self._report)
 
     async def fire(self, context: RunInfo, event: HookEvent) -> None:
-        """Run the hooks of a point; one that raises is logged and the run goes on.
+        """Run the hooks of an event; one that raises is logged and the run continues.
 
         Raises:
             FailRun: a hook wants the run to fail.
@@ -376,7 +390,7 @@ class RunScope:
             await self.hooks.fire(context, event, self._report)
 
     async def fire_with_draft(self, step: int, event: HookEvent, *before: StepWrites) -> OfHooks:
-        """Run hooks that may change the state; answers what they changed and counted.
+        """Run hooks that may change the state; returns what they changed and counted.
 
         Raises:
             FailRun: a hook wants the run to fail.
@@ -390,7 +404,7 @@ class RunScope:
     # -- the stream
 
     def chunk(self, kind: Callable[..., ChunkT], step: int, **fields: Any) -> ChunkT:
-        """A chunk of this run, said now."""
+        """A chunk of this run, timestamped now."""
         session = self.session
         return kind(
             session_id=session.session_id,
@@ -403,42 +417,42 @@ class RunScope:
         )
 
     async def show(self, chunk: StreamChunk) -> None:
-        """Tell readers what is on record elsewhere, too; what is too large for a chunk they find only there."""
+        """Write a chunk that is on record elsewhere as well; if it is too large, readers find it only there."""
         try:
             await self.writer.write(chunk)
         except ChunkTooLargeError:
             return
 
     def emit(self, chunk: Custom) -> None:
-        """Put an event of user code, which does not wait, into the stream."""
+        """Put an event of user code into the stream; the caller does not wait."""
         self._emitted.append(chunk)
         if self._emitting is None or self._emitting.done():
             self._emitting = asyncio.create_task(self._write_emitted())
 
     async def emitted(self) -> None:
-        """Wait until all events of user code are in the stream, so that what follows them follows them there."""
+        """Wait until all events of user code are in the stream, so that later chunks come after them."""
         if self._emitting is not None:
             await self._emitting
 
     async def said(self) -> None:
-        """Where others go on with what this process leaves, it has to be in the stream first."""
+        """Make sure that everything is in the stream before another process continues from here."""
         if self.is_shared:
             await self.emitted()
             await self.writer.flush()
 
     def take_ends_told(self, chunks: Iterable[StreamChunk]) -> None:
-        """Know what readers were told, by an effect that is repeated here or by one that ran elsewhere."""
+        """Record what readers were already told, by an effect that is repeated here or by one that ran elsewhere."""
         self._ends_told.update(_end_told_by(chunk) for chunk in chunks if isinstance(chunk, EndOfCall))
 
     def was_told(self, end: EndOfCall) -> bool:
-        """Whether readers know of this end of a call already, with the same result; a delegation is over once."""
+        """Whether readers already know of this end of a call, with the same result. A delegation ends only once."""
         return bool(self._ends_told) and _end_told_by(end) in self._ends_told
 
     async def discard_step(self, step: int) -> None:
-        """Let readers forget what a failed model call said."""
+        """Take back from readers what a failed model call streamed."""
         streams = self.services.streams
         if self.parent is not None:
-            # Others speak in the same stream: only this run's words go.
+            # Other runs write to the same stream: only this run's chunks are removed.
             await self.writer.flush()
             await streams.cleanup_to_step(self.stream_id, self.run.run_id, step - 1)
             return
@@ -455,7 +469,7 @@ class RunScope:
     # -- usage
 
     def usage_entry(self, step: int, **fields: Any) -> UsageEntry:
-        """Something this step used; the commit numbers it."""
+        """Something that this step used; the commit numbers it."""
         session = self.session
         return UsageEntry(
             session_id=session.session_id,
@@ -503,8 +517,8 @@ class RunScope:
         )
 
     async def _open_files(self, step: int, round: int, *, changes: bool) -> WorkspaceFiles:
-        """The session's workspace. That it was opened, and that its files may change, is noted before anything else: a
-        process that dies from here on leaves word of it."""
+        """The session's workspace. A note that it was opened, and that its files may change, is written first, so that
+        it is known even if the process dies right after."""
         hand = self.workspace
         files = await hand.open(self.agent, self.session)
         if hand.ref != self.session.workspace_ref and not self.has_note(WORKSPACE):
@@ -542,12 +556,12 @@ class RunScope:
             try:
                 await self.writer.write(event)
             except ChunkTooLargeError as problem:
-                # Whoever emitted it has gone on.
+                # The code that emitted the event has moved on and cannot be told.
                 log_event("stream.event_dropped", session_id=self.session.session_id, reason=str(problem))
 
 
 def about_run(session: SessionState, run: RunRecord, agent: str, step: int) -> dict[str, Any]:
-    """What user code is told of where it runs."""
+    """What user code is told about where it runs."""
     return {
         "session_id": session.session_id,
         "run_id": run.run_id,
@@ -563,7 +577,7 @@ def about_run(session: SessionState, run: RunRecord, agent: str, step: int) -> d
 
 
 def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
-    """Where a run stands among others; nothing of it changes as the run goes on."""
+    """Where a run belongs in its trace; nothing of it changes during the run."""
     context = session.tracing_context
     return RunTrace(
         trace_id=trace_of(session),
@@ -579,13 +593,14 @@ def _trace_of(session: SessionState, run: RunRecord) -> RunTrace:
 
 def _end_told_by(chunk: EndOfCall) -> bytes:
     if isinstance(chunk, SubagentEnd):
-        # Calls go by the same ids again after a rewind; the children that are made for them do not.
+        # Call ids may repeat after a rewind; the ids of child sessions do not.
         return encode([type(chunk).__name__, chunk.child_session_id])
     told = chunk.error if isinstance(chunk, ToolError) else chunk.result
     return encode([type(chunk).__name__, chunk.tool_call_id, told])
 
 
 def _depth_above(session: SessionState) -> int:
-    """So that services that delegate to each other come to an end; a caller can only shorten its own reach with it."""
+    """The depth that a calling service reported, so that services that delegate to each other come to an end. A caller
+    that misstates it can only shorten its own reach."""
     told = session.metadata.get(DEPTH, "0")
     return int(told) if told.isascii() and told.isdigit() and len(told) < 4 else 0

@@ -1,4 +1,4 @@
-"""What the effect bodies work with: ports, the agents they know, and a few settings."""
+"""What the effect bodies work with: ports, the registered agents, and a few settings."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class DriveChild(Protocol):
-    """How a runtime drives the run of a child for its parent's call, to its end or to where it waits."""
+    """How a runtime drives a child's run for its parent's call, until it ends or waits."""
 
     def __call__(
         self, parent: "RunScope", run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal, /
@@ -38,14 +38,14 @@ class DriveChild(Protocol):
 
 
 Liveness: TypeAlias = Literal["alive", "missing", "dead"]
-"""Whether somebody is behind a run that is going: yes; nobody was told of it yet; or whoever it was is gone."""
+"""Whether a run has a driver: `alive`, yes; `missing`, none was told of it yet; `dead`, the driver is gone."""
 
 OpenDeps: TypeAlias = Callable[[SessionId, str | None], AbstractAsyncContextManager[Any]]
 """Opens what tools need from the process, for one run of a session and its user."""
 
 DAY_MS = 24 * 60 * 60 * 1000
 
-# What a stored result needs beside its content: ids, names and flags.
+# What a stored result needs besides its content: ids, names and flags.
 _ENVELOPE_BYTES = 600
 
 
@@ -65,20 +65,21 @@ class EngineOptions:
     """Settings of an executor that its runs follow: `Executor.open(url, options=EngineOptions(model_retries=5))`.
 
     Args:
-        model_retries: How often a model that is overloaded or out of reach is asked again within one step.
-        first_retry_seconds: How long to wait before the first time; each time after that twice as long.
-        longest_retry_seconds: A provider that wants to be left alone for longer is not waited for: the run fails, and
-            `retry()` continues it when the time has come.
-        cancel_grace_seconds: What a tool has left after it was asked to stop, before it is cancelled.
-        pending_deadline_ms: How long a call waits for somebody, unless its tool or agent says so; None is for ever.
+        model_retries: How often an overloaded or unreachable model is asked again within one step.
+        first_retry_seconds: How long to wait before the first retry; every further wait is twice as long.
+        longest_retry_seconds: If a provider asks to wait longer than this, the run fails instead of waiting, and
+            `retry()` continues it later.
+        cancel_grace_seconds: How long a tool may still run after it was asked to stop, before it is cancelled.
+        pending_deadline_ms: How long a call waits for an answer, unless its tool or agent says otherwise; None is
+            forever.
         effect_lease_ms: After how long without a sign of life a `once` tool counts as lost with its process.
         result_bytes: The largest result of a tool.
         max_depth: How deep agents may delegate.
-        max_children_per_step: How many sub-agents one reply may begin.
+        max_children_per_step: How many sub-agents one reply may start.
         max_children_per_root: How many sub-agents a conversation may have.
 
     Raises:
-        DefinitionError: one of them is no number that could be followed.
+        DefinitionError: a value is not a valid number for its setting.
     """
 
     model_retries: int = 3
@@ -96,7 +97,9 @@ class EngineOptions:
         for name, least in _LEAST.items():
             check_whole("EngineOptions", name, getattr(self, name), least)
         if self.pending_deadline_ms is not None:
-            check_whole("EngineOptions", "pending_deadline_ms", self.pending_deadline_ms, 1, other="; None is for ever")
+            check_whole(
+                "EngineOptions", "pending_deadline_ms", self.pending_deadline_ms, 1, other="; None means forever"
+            )
         for name in _SECONDS:
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
@@ -105,12 +108,12 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """The world as the bodies see it. Everything that waits, draws or tells the time comes in from outside.
+    """Everything the effect bodies need from outside, including the clock, ids and sleeping.
 
-    `jitter` gives a factor of about 1, different each time, so that many runs do not ask again at the same moment.
-    `inspect` says whether somebody is behind a run, `is_here` whether it is this process, and `name_workflow` under
-    which name a durable engine knows a turn of an agent in a session; in one process there is none. `attend_remotes`
-    wakes whoever looks after children behind other services that wait, or are owed a stop.
+    `jitter` returns a factor of about 1, different each time, so that many runs do not retry at the same moment.
+    `inspect` says whether a run has a driver, `is_here` whether that driver is this process. `name_workflow` gives the
+    name under which a durable engine knows a turn of an agent in a session; in one process there is none.
+    `attend_remotes` wakes the task that looks after children behind other services which wait or are still owed a stop.
     """
 
     store: SessionStateStore
@@ -139,15 +142,15 @@ class Services:
         return self.streams.shares_transactions_with(self.store)
 
     def present_state(self, agent: AnyAgent, custom_state: Mapping[str, JSON], from_version: int) -> LoadedState:
-        """Stored state as the agent needs it now, and as its store would take it.
+        """Stored state, migrated to the agent's current version and small enough for its store.
 
         Raises:
-            StateSchemaChangedError: there is no such thing.
+            StateSchemaChangedError: the stored state cannot be brought into that form.
         """
         return agent.load_state(custom_state, from_version, most_bytes=self.store.limits.state_bytes)
 
     def claim_stream(self, stream_id: StreamId, agent_type: str) -> StreamClaim | None:
-        """What a start carries to become its stream's writer; None where the stream lies elsewhere."""
+        """What the start of a run carries to become its stream's writer; None if the stream is in another backend."""
         return self.streams.claim(stream_id, agent_type) if self.chunks_ride_in_commits else None
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A desk in the store: what an effect leaves there, any process finds that runs the next one."""
+"""A desk in the store: what one effect leaves there, the process that runs the next effect finds."""
 
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -16,14 +16,14 @@ from helix_agents.engine.desk import Desk, Note, RestingReply, RestingResult
 from helix_agents.ports.state_store import SessionStateStore
 
 REPLY = "__reply__"
-"""Begins the names under which a reply rests in the store while its calls leave traces that cannot be undone."""
+"""Name prefix of rows that hold a reply whose step is not committed yet."""
 
 RESULT = "result:"
-"""Begins the names of rows that are results of calls. What a commit holds of a call lies under the call's own name, and
-no late try can take its place."""
+"""Name prefix of rows that hold results of calls. A result that a commit holds back is stored under the call's own id,
+so a late try cannot overwrite it."""
 
 NOTE = "note:"
-"""Begins the names of rows that are notes."""
+"""Name prefix of rows that hold notes."""
 
 R = TypeVar("R", bound=Record)
 
@@ -38,12 +38,12 @@ class _Held:
 class StoreDesk:
     """The desk of one attempt of a run, as staged rows under its fence; the step's commit removes them.
 
-    Whoever is `alone` with the attempt reads once, and knows what it put there since; others look at the store every
-    time, because effects of the same step run elsewhere. One of them may even run twice at the same time: each try
-    leaves a reply of its own, of which that of the latest try counts, and what a commit took stays as it is.
+    A driver that is `alone` with the attempt reads the rows once and tracks its own additions. Others read the store
+    every time, because effects of the same step run in other processes. An effect may even run twice at the same time:
+    each try then leaves its own reply, the one of the latest try counts, and whatever a commit took stays as it is.
 
-    Replies and results need not reach the disk before the commit that takes them: who finds after a power cut that one
-    is missing goes back to the last commit.
+    Replies and results need not be synced to disk before the commit that takes them: if one is missing after a power
+    cut, the run goes back to its last commit.
     """
 
     is_durable = True
@@ -69,7 +69,7 @@ class StoreDesk:
         try:
             await self._stage(step_id, RESULT + call_id, result, synced=False)
         except StateSizeExceededError as refused:
-            # Its state writes or its input are too large to rest anywhere: only this call pays for it.
+            # The call's state writes or input are too large to store: only this call fails.
             result = _refused(result, refused)
             await self._stage(step_id, RESULT + call_id, result, synced=False)
         if self._alone:
@@ -93,7 +93,7 @@ class StoreDesk:
     async def _find(self, step_id: StepId) -> _Held:
         held = self._held.get(step_id) if self._alone else None
         if held is None:
-            # What rested before this attempt's first commit went into that.
+            # Whatever rested before this attempt's first commit went into that commit.
             is_empty = self._alone and self._has_committed
             staged = () if is_empty else await self._store.get_staged_changes(self._session_id, step_id)
             held = self._held[step_id] = _read(staged)
@@ -105,23 +105,26 @@ class StoreDesk:
 
 
 def recorded_reply(changes: tuple[StagedChange, ...]) -> RestingReply | None:
-    """The reply that rests among staged rows."""
+    """The reply among staged rows, if there is one."""
     return _read(changes).reply
 
 
 def recorded_results(changes: tuple[StagedChange, ...]) -> dict[ToolCallId, RestingResult]:
-    """The results that rest among staged rows."""
+    """The results among staged rows."""
     return _read(changes).results
 
 
 def reply_row(step_id: StepId, reply: RestingReply) -> StagedChange:
-    """A reply as a row to be stored with the first trace that one of its calls leaves."""
+    """A reply as a row, to be stored together with the first lasting trace that one of its calls leaves."""
     return StagedChange(step_id=step_id, tool_call_id=REPLY, data=decode_json(encode(reply)))
 
 
 def _read(changes: tuple[StagedChange, ...]) -> _Held:
-    """What lies in rows; one that holds a message belongs to a suspended step and was committed before, so a result
-    that lies beside it was committed too, or comes from a try that nobody waits for."""
+    """Decode staged rows.
+
+    A row that holds a message is a result that an earlier commit of a suspended step kept. A resting result of the same
+    call is then ignored: it was committed too, or comes from a try that no longer counts.
+    """
     held = _Held()
     committed = {change.tool_call_id for change in changes if change.data is None}
     for change in changes:

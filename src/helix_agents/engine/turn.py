@@ -1,6 +1,6 @@
-"""The loop: one turn of an agent, on every runtime the same.
+"""The loop: one turn of an agent, the same on every runtime.
 
-It reads no clock, makes no id, does no I/O and starts nothing in parallel. Given the same answers it asks for the same
+It reads no clock, makes no ids, does no I/O and starts nothing in parallel. Given the same answers it asks for the same
 effects in the same order, which is what lets a durable engine replay it.
 """
 
@@ -26,7 +26,12 @@ from helix_agents.engine.effects import (
 
 
 async def run_turn(ops: Ops) -> RunEnd:
-    """Drive a run from where it stands in the store to where it ends or needs somebody."""
+    """Drive a run from its position in the store until it ends, suspends, is superseded or yields to a fresh driver.
+
+    Every pass through the loop ends in one commit, unless the driver yields first. Without an open batch, a pass starts
+    the next step by asking the model; otherwise it takes another look at the open calls. The commit's answer decides
+    how to continue.
+    """
     position = await ops.open()
     if position.ended is not None:
         return RunEnd(status=position.ended)
@@ -59,9 +64,10 @@ async def run_turn(ops: Ops) -> RunEnd:
 
 
 async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]:
-    """Run what can be run: first everything side by side, then the tools that finish, one after another.
+    """Run the open calls of a batch: the regular ones side by side, then `finish_with` tools one after another.
 
-    Companions are left to the round after the commit that announces them; calls that wait are announced with them.
+    Companion calls are left to the round after the commit that announces them. Calls that wait for an answer are
+    announced in that same commit.
     """
     later = ("finish_with",) if batch.round > 0 else ("finish_with", "companion")
     batch, outcome = await _run(ops, batch, tuple(call for call in batch.unsettled if call.kind not in later))
@@ -71,7 +77,7 @@ async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]
     if outcome is not None:
         return batch, outcome
     for call in batch.unsettled:
-        # A tool that finishes sees the results of all others, so it comes after them.
+        # A tool that finishes the run sees the results of all others, so it comes after them.
         batch, outcome = await _run(ops, batch, (call,))
         if outcome is not None:
             return batch, outcome
@@ -79,6 +85,8 @@ async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]
 
 
 async def _run(ops: Ops, batch: OpenBatch, calls: tuple[PlannedCall, ...]) -> tuple[OpenBatch, StepOutcome | None]:
+    """Run calls of a batch side by side; returns the batch with their results recorded, and the step's outcome unless
+    all of them are settled."""
     if not calls:
         return batch, None
     outcomes = await ops.run_batch(Batch(step=batch.step, round=batch.round, calls=calls))
@@ -86,6 +94,7 @@ async def _run(ops: Ops, batch: OpenBatch, calls: tuple[PlannedCall, ...]) -> tu
 
 
 def _verdict(outcomes: tuple[CallOutcome, ...]) -> StepOutcome | None:
+    """A stop outranks a suspension; None if every call has its result."""
     states = {outcome.state for outcome in outcomes}
     if "stopped" in states:
         return Stop()

@@ -1,4 +1,4 @@
-"""The workspace of the session whose run is in hand: opened by the first call that needs it, for all of them."""
+"""The workspace of a run's session: opened by the first call that needs it and shared by all calls."""
 
 import asyncio
 
@@ -13,27 +13,27 @@ from helix_agents.ports.workspaces import WorkspaceFiles, WorkspaceOwner, Worksp
 
 
 def owner_of(session: SessionState) -> WorkspaceOwner:
-    """Whose workspace a session's is."""
+    """The owner of a session's workspace."""
     return WorkspaceOwner(key=workspace_key(session), session_id=session.session_id, user_id=session.user_id)
 
 
 def owns(session: SessionState, ref: WorkspaceRef | None) -> bool:
-    """Whether a workspace is a session's own; that of the session it is a branch of is not."""
+    """Whether a workspace is the session's own, rather than that of the session it branched from."""
     return ref is not None and ref.owner == workspace_key(session)
 
 
 async def open_for(provider: WorkspaceProvider, session: SessionState) -> WorkspaceRef:
-    """A session's own workspace, as its provider gives it; the same one however often it is asked for."""
+    """A session's own workspace from its provider; every request returns the same one."""
     owner = owner_of(session)
     ref = await provider.open(owner)
     return msgspec.structs.replace(ref, provider_id=provider.provider_id, owner=owner.key, at=None)
 
 
 class WorkspaceInHand:
-    """What a run knows of its session's workspace.
+    """What a run knows about its session's workspace.
 
-    `ref` is as the session has it, or as the next commit leaves it. `files_changed` says that a call of this step may
-    have changed files, in whichever process.
+    `ref` is the session's stored reference, or the one that the next commit stores. `files_changed` says that a call of
+    this step may have changed files, in any process.
     """
 
     def __init__(self, ref: WorkspaceRef | None) -> None:
@@ -43,7 +43,7 @@ class WorkspaceInHand:
         self._opening = asyncio.Lock()
 
     def take(self, note: Note) -> None:
-        """Have in hand what a call noted, here or elsewhere."""
+        """Take in what a call noted, in this process or another."""
         self.ref = note.workspace or self.ref
         self.files_changed = note.changes_files or self.files_changed
 
@@ -51,8 +51,8 @@ class WorkspaceInHand:
         """The open workspace.
 
         Raises:
-            WorkspaceFailedError: it is not to be had, or the agent's workspaces are of another provider by now.
-            RuntimeError: the agent has none.
+            WorkspaceFailedError: it is not available, or the agent now uses another workspace provider.
+            RuntimeError: the agent has no workspace.
         """
         if agent.workspace is None:
             raise RuntimeError("this agent has no workspace; give it one with Agent(workspace=Workspace(…))")
@@ -64,8 +64,8 @@ class WorkspaceInHand:
                 if self.ref.provider_id != provider.provider_id:
                     raise WorkspaceFailedError(
                         self.ref.ref,
-                        f"it is of provider {self.ref.provider_id!r}, and agent {agent.name!r} has "
-                        f"{provider.provider_id!r} now; give the agent the one that its sessions know.",
+                        f"it belongs to provider {self.ref.provider_id!r}, but agent {agent.name!r} has "
+                        f"{provider.provider_id!r} now; give the agent the one that its sessions use.",
                     )
                 self._files = await provider.resolve(self.ref)
             return self._files

@@ -2,12 +2,12 @@
 
 from helix_agents.domain.usage import TokenCount
 
-# Two ways to speak to one provider.
+# Two ways to reach one provider.
 _SAME = {"openai-chat": "openai"}
 
 
 def listed_price(model: str, tokens: TokenCount) -> float | None:
-    """What a call costs by the list; None for a model that is not on it, or where the list is not installed."""
+    """What a call costs according to the list; None for a model that is not listed, or if the list is not installed."""
     try:
         from genai_prices import Usage, calc_price
     except ModuleNotFoundError:

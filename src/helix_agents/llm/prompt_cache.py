@@ -1,4 +1,4 @@
-"""Asks a provider to keep the unchanging part of a prompt, so that it is neither read nor paid for in full again."""
+"""Asks a provider to keep the unchanging part of a prompt, so that it is not read and paid for in full again."""
 
 from helix_agents.ports.llm import CacheTtl, PromptCache
 
@@ -6,6 +6,6 @@ from helix_agents.ports.llm import CacheTtl, PromptCache
 def anthropic_cache(*, ttl: CacheTtl = "5m") -> PromptCache:
     """Cache the instructions with the tools, and the history up to the latest batch of tool results.
 
-    For `ModelSettings(cache=…)`. Models of other providers ignore it.
+    Pass it as `ModelSettings(cache=…)`. Models of other providers ignore it.
     """
     return PromptCache(provider="anthropic", ttl=ttl)

@@ -22,7 +22,7 @@ from helix_agents.ports.llm import (
 
 
 class Call(Record):
-    """One tool call of a script; arguments given as text are sent as they are, valid JSON or not."""
+    """One tool call of a script; arguments given as text are sent unchanged, valid JSON or not."""
 
     name: str
     arguments: dict[str, JSON] | str = {}
@@ -40,7 +40,7 @@ class Reply(Record):
 
 
 Step: TypeAlias = "str | Call | Reply | ModelError | Callable[[ModelRequest], Step]"
-"""One step of a script. A function is asked when its turn comes and answers with any other step."""
+"""One step of a script. A function is called when its turn comes and returns any other step."""
 
 Said: TypeAlias = str | Call | Reply
 
@@ -52,7 +52,7 @@ class ScriptExhaustedError(ModelError):
 
 
 def call(name: str, arguments: dict[str, JSON] | str | None = None, *, id: str | None = None) -> Call:
-    """A reply that calls one tool. Without an id the call gets one from its place in the script."""
+    """A reply that calls one tool. Without an id, the call gets one from its position in the script."""
     return Call(name=name, arguments={} if arguments is None else arguments, id=id)
 
 
@@ -64,7 +64,7 @@ def reply(
     stop_reason: StopReason | None = None,
     usage: TokenCount | None = None,
 ) -> Reply:
-    """A reply of several parts: thinking, then text, then calls the model wants made side by side."""
+    """A reply of several parts: thinking, then text, then calls to be made in parallel."""
     if isinstance(thinking, str):
         thinking = Thinking(text=thinking)
     blocks = (thinking,) if isinstance(thinking, Thinking) else tuple(thinking)
@@ -72,16 +72,16 @@ def reply(
 
 
 def finish(output: dict[str, JSON] | str, *, id: str | None = None) -> Call:
-    """A reply that hands over the structured output of an agent.
+    """A reply that submits the structured output of an agent.
 
-    One that is no single object, such as a list, a `Literal` or a union, is handed over as `finish({"result": …})`. A
-    text stands for the arguments as a model wrote them, which need not be JSON.
+    Submit an output that is not a single object, such as a list, a `Literal` or a union, as `finish({"result": …})`. A
+    text stands for the arguments exactly as a model wrote them, which need not be valid JSON.
     """
     return Call(name=FINISH_TOOL, arguments=output, id=id)
 
 
 def stream_reply(said: Said, request: ModelRequest, *, number: int, chunk: int, model: str) -> Iterator[ModelEvent]:
-    """A reply in pieces of at most `chunk` characters, the whole of it last. `number` makes the ids of calls."""
+    """A reply in pieces of at most `chunk` characters, followed by the whole. `number` is used for the ids of calls."""
     whole = _whole(said)
     message = _message(whole, number, model)
     for block in message.thinking:
@@ -123,7 +123,7 @@ def _message(whole: Reply, number: int, model: str) -> AssistantMessage:
 
 
 def _usage(message: AssistantMessage, request: ModelRequest) -> TokenCount:
-    """Numbers that are the same every time: ten tokens a message in, one token per four characters out."""
+    """The same numbers every time: ten tokens per message in, one token per four characters out."""
     prompt = 10 * len(request.messages)
     spoken = len(message.text) + sum(len(_as_text(made.arguments)) for made in message.tool_calls)
     reasoning = _tokens(sum(len(block.text) for block in message.thinking))

@@ -1,4 +1,4 @@
-"""Models that follow a script, so that an agent runs without a key, the same way every time."""
+"""Models that follow a script, so that an agent runs without an API key, the same way every time."""
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ SESSIONS_COUNTED = 1_000
 
 
 class Asked(Record):
-    """One request a scripted model received, and how many messages it had then."""
+    """One request that a scripted model received, and how many messages it had at that time."""
 
     request: ModelRequest
     message_count: int
@@ -58,24 +58,24 @@ class Asked(Record):
 
     @property
     def instructions(self) -> str:
-        """What the model was told first."""
+        """The system prompt."""
         return self.request.instructions
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """What it was told it may call."""
+        """The tools it could call."""
         return self.request.tools
 
 
 class ScriptedModel(LLMAdapter):
-    """A model that says what its script says, in several pieces, with usage that never varies.
+    """A model that replies as its script says, in several pieces, with usage that never varies.
 
-    `by="transcript"` reads its place from the request: the n-th reply of a session is the n-th step, in whichever
-    process it is asked for. Errors do not count as replies: those written before a reply are raised first, once
-    each in a process. `by="calls"` goes one step further with every call, whoever calls.
+    `by="transcript"` derives its position from the request: the n-th reply of a session is the n-th step, in whichever
+    process it is asked. Errors do not count as replies: those written before a reply are raised first, once each in a
+    process. `by="calls"` moves one step further with every call, whoever calls.
 
-    A function in place of the list answers every request. `pace` is awaited before each piece, so a test can hold
-    the stream. The last hundred requests are in `requests`; `asked` counts them all.
+    A function in place of the list answers every request. `pace` is awaited before each piece, so a test can hold the
+    stream. `requests` has the last hundred requests; `asked` counts them all.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ScriptedModel(LLMAdapter):
         self._met: dict[tuple[SessionId, int], int] = {}
         self._every = script if callable(script) else None
         self._steps: list[Step] = [] if callable(script) else list(script)
-        # Where each reply stands in the script: errors are no replies.
+        # The position of each reply in the script: errors are not replies.
         self._replies = [at for at, step in enumerate(self._steps) if not isinstance(step, ModelError)]
         self.asked = 0
         self.requests: deque[Asked] = deque(maxlen=REQUESTS_KEPT)
@@ -136,7 +136,7 @@ class ScriptedModel(LLMAdapter):
 
     def _exhausted(self, request: ModelRequest, number: int) -> str:
         length = len(self._steps if self._by == "calls" else self._replies)
-        # A script for a later turn alone, as of a second test step or a branch, is the likeliest reason.
+        # The likeliest reason is a script for a later turn only, as in a second test step or a branch.
         hint = "" if self.asked > 1 else ' (a script counts the replies of the whole conversation; by="calls" its own)'
         return (
             f"its script has no step {number}, only {length}{hint}. Session {request.session_id!r} asked for it "
@@ -144,7 +144,7 @@ class ScriptedModel(LLMAdapter):
         )
 
     def _after_errors(self, session_id: SessionId, number: int) -> int | None:
-        """Where the script stands for this reply: at an error this process has not met yet, or at the reply."""
+        """The position in the script for this reply: an error that this process has not raised yet, or the reply."""
         if number > len(self._replies):
             return None
         start = self._replies[number - 1] + 1 if number else 0
@@ -157,11 +157,11 @@ class ScriptedModel(LLMAdapter):
         while callable(step):
             step = step(request)
         if isinstance(step, ModelError):
-            # A fresh one each time: an error that is raised again drags its first traceback along.
+            # A fresh one each time: an error that is raised again carries its first traceback along.
             raise type(step)(*step.args)
         if not isinstance(step, Said):  # pyright: ignore[reportUnnecessaryIsInstance]
-            what = "a text, call(…), reply(…), finish(…), an error, or a function that gives one of them"
-            raise TypeError(f"a step of a script is {what}, and not {type(step).__name__}")
+            what = "a text, call(…), reply(…), finish(…), an error, or a function that returns one of them"
+            raise TypeError(f"a step of a script is {what}, not {type(step).__name__}")
         return step
 
 
@@ -188,7 +188,7 @@ class RoutingScriptedModel(LLMAdapter):
         return self._name
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Stream what the script of the asking agent says.
+        """Stream what the asking agent's script says.
 
         Raises:
             ModelError: the script says so.
@@ -204,7 +204,7 @@ class RoutingScriptedModel(LLMAdapter):
 
 
 class _Places:
-    """How many replies each session has had, counted from the messages that are new since it last asked."""
+    """How many replies each session has had, counted from the messages added since it last asked."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[SessionId, tuple[RunId, int, int]] = OrderedDict()
@@ -212,7 +212,7 @@ class _Places:
     def of(self, request: ModelRequest) -> int:
         messages = request.messages
         run_id, length, replies = self._seen.pop(request.session_id, (request.run_id, 0, 0))
-        # Only within one run is the history sure to have grown; a new run may have rewound it.
+        # Only within one run has the history certainly grown; a new run may have rewound it.
         summarised = summarised_by(messages[0]) if messages else None
         if run_id != request.run_id or length > len(messages) or summarised is not None:
             length, replies = 0, 0 if summarised is None else summarised.replies

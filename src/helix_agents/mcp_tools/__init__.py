@@ -1,4 +1,4 @@
-"""Tools of MCP servers: known from a catalogue that was taken once, called over a connection that opens by itself."""
+"""Tools of MCP servers: known from a stored catalogue, called over a connection that opens by itself."""
 
 from helix_agents.mcp_tools.server import MCPToolServer
 

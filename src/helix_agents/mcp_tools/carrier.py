@@ -1,4 +1,4 @@
-"""The HTTP client under a connection: fresh headers on each request, and trouble told to the one call that has it."""
+"""The HTTP client under a connection: fresh headers on each request, and errors reported only to the failing call."""
 
 import asyncio
 import json
@@ -17,9 +17,9 @@ from helix_agents.mcp_tools.troubles import Trouble, marked
 CONNECT_SECONDS = 30.0
 GOODBYE_SECONDS = 2.0
 IDLE_SECONDS = 2.0
-"""After how long a line is not used again; servers keep them for five seconds and more."""
+"""After how long a connection is not reused; servers keep them for five seconds and more."""
 MOST_BYTES = 16 << 20
-"""How much is taken of one answer."""
+"""The largest answer that is accepted."""
 
 _SESSION = "mcp-session-id"
 _SERVER_SIDE = 500
@@ -27,17 +27,17 @@ _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, htt
 
 
 class Carrier(httpx2.AsyncClient):
-    """Sends what the protocol's client has to say.
+    """Sends the requests of the protocol's client.
 
-    A request that fails is answered with an error of ours for that request alone: raised, it would take the connection
-    and every other call on it along.
+    A request that fails gets an error of ours as its answer: if it were raised, it would end the connection and every
+    other call on it.
     """
 
     def __init__(self, server: str, headers: Headers, secret: str) -> None:
-        # How long an answer may take is for each call to say.
+        # Each call decides how long its answer may take.
         super().__init__(
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
-            # A line that the server hangs up while a call is put on it leaves open whether the call was heard.
+            # If the server closes a connection while a call is being sent, it is unclear whether the call arrived.
             limits=httpx2.Limits(keepalive_expiry=IDLE_SECONDS),
             headers={"accept-encoding": "identity"},
         )
@@ -49,11 +49,11 @@ class Carrier(httpx2.AsyncClient):
         try:
             request.headers.update(await self._fresh())
         except Exception as problem:
-            # What went wrong with a secret is for the log of its owner alone.
+            # What went wrong with a secret belongs only in its owner's log.
             log_exception("mcp.headers_failed", problem, server=self._server)
-            return self._answer(request, "unavailable", "the headers for it could not be made")
+            return self._answer(request, "unavailable", "its request headers could not be made")
         if request.method == "DELETE":
-            # Good-bye; nobody waits for long to hear it returned.
+            # The closing message: it is not worth a long wait.
             async with asyncio.timeout(GOODBYE_SECONDS):
                 return await super().send(request, **options)
         if request.method != "POST":
@@ -85,20 +85,21 @@ class Carrier(httpx2.AsyncClient):
         if status == 404 and _SESSION in request.headers:
             return self._answer(request, "session_gone", "it has forgotten this connection")
         if status < 400 and not _answers(request, body):
-            # Taken for the answer to another call, it would be believed there, and this one would wait for ever.
+            # If it were taken for the answer to another call, it would be believed there, and this call would wait
+            # forever.
             return self._answer(request, "protocol", "its answer cannot be read")
         if status < 400 or (is_json and _is_an_error(body)):
             return _with(response, request, body)
         if status in (401, 403):
             return self._answer(request, "refused", f"it does not accept these credentials (status {status})")
         if status in (408, 425, 429, 503):
-            return self._answer(request, "unavailable", f"it asks to be asked again later (status {status})")
+            return self._answer(request, "unavailable", f"it asks callers to try again later (status {status})")
         if status >= _SERVER_SIDE:
             return self._answer(request, "lost", f"it failed with status {status}")
         return self._answer(request, "refused", f"it answered with status {status}")
 
     async def _body(self, response: httpx2.Response) -> bytes | None:
-        """The whole body, or None where it is more than is taken."""
+        """The whole body; None if it is too large."""
         body = bytearray()
         try:
             async for piece in response.aiter_bytes():
@@ -127,7 +128,7 @@ def _with(response: httpx2.Response, request: httpx2.Request, body: bytes) -> ht
 
 
 class _Head(msgspec.Struct):
-    """What says which question an answer is for."""
+    """The fields that say which request an answer is for."""
 
     id: int | str | None = None
 

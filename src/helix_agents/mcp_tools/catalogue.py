@@ -1,4 +1,4 @@
-"""A catalogue: what an MCP server offered when somebody looked, as a file that is read, reviewed and committed."""
+"""A catalogue: what an MCP server offered at one time, as a file that is read, reviewed and committed."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from helix_agents.domain.records import JSON
 
 FORMAT = "helix-mcp-catalogue/1"
 
-# What of an offer decides how a tool is called; icons, titles of servers and the like would only make noise.
+# The parts of an offer that decide how a tool is called; icons, titles of servers and the like would only add noise.
 _KEPT = ("title", "description", "inputSchema", "annotations")
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One tool as its server described it. `annotations` are hints, and what a stranger says of himself."""
+    """One tool as its server described it. `annotations` are hints: what a stranger says about itself."""
 
     name: str
     title: str | None = None
@@ -29,19 +29,19 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     annotations: dict[str, JSON] = {}
 
     def hint(self, name: str) -> bool | None:
-        """What the server says of itself, if it does."""
+        """What the server says about itself, if anything."""
         given = self.annotations.get(name)
         return given if isinstance(given, bool) else None
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything a server offered, by name."""
+    """Everything that a server offered, by name."""
 
     format: str = FORMAT
     tools: tuple[Offer, ...]
 
     def changes_to(self, other: "Catalogue") -> list[str]:
-        """What is different in another one, a sentence for each tool."""
+        """The differences in another catalogue, one sentence for each tool."""
         before = {offer.name: offer for offer in self.tools}
         after = {offer.name: offer for offer in other.tools}
         found: list[str] = []
@@ -53,15 +53,15 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             elif before[name] != after[name]:
                 old, new = msgspec.to_builtins(before[name]), msgspec.to_builtins(after[name])
                 fields = (field for field in _KEPT if old.get(field) != new.get(field))
-                found.append(f"{name} has another {', '.join(fields)}")
+                found.append(f"{name} has a different {', '.join(fields)}")
         return found
 
 
 def catalogue_of(offers: Sequence[Mapping[str, Any]]) -> Catalogue:
-    """A catalogue of what a server listed, in an order of its own: servers list in any.
+    """A catalogue of what a server listed, in a fixed order, because servers list in any order.
 
     Raises:
-        msgspec.ValidationError: it is no list of tools.
+        msgspec.ValidationError: it is not a list of tools.
     """
     kept = [{"name": each["name"], **{key: each[key] for key in _KEPT if each.get(key) is not None}} for each in offers]
     tools = msgspec.convert(sorted(kept, key=lambda each: each["name"]), tuple[Offer, ...])
@@ -69,10 +69,10 @@ def catalogue_of(offers: Sequence[Mapping[str, Any]]) -> Catalogue:
 
 
 def read_catalogue(subject: str, path: Path) -> Catalogue | None:
-    """The catalogue in a file; None where there is none.
+    """The catalogue in a file; None if there is no file.
 
     Raises:
-        DefinitionError: the file is no catalogue, or one of a later release.
+        DefinitionError: the file is not a catalogue, or belongs to a later release.
     """
     try:
         raw = path.read_bytes()
@@ -84,24 +84,28 @@ def read_catalogue(subject: str, path: Path) -> Catalogue | None:
         read: Any = msgspec.json.decode(raw)
         given = cast("dict[str, Any]", read).get("format") if isinstance(read, dict) else None
         if given != FORMAT:
-            raise DefinitionError(subject, f"{path} has format {given!r}, and not {FORMAT!r}; take it again.")
+            raise DefinitionError(
+                subject, f"{path} has format {given!r}, not {FORMAT!r}; take it again with `helix tools sync`."
+            )
         catalogue = msgspec.convert(read, Catalogue)
     except msgspec.MsgspecError as problem:
-        raise DefinitionError(subject, f"{path} is not a catalogue: {problem}. Take it again.") from problem
+        raise DefinitionError(
+            subject, f"{path} is not a catalogue: {problem}. Take it again with `helix tools sync`."
+        ) from problem
     names = [offer.name for offer in catalogue.tools]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DefinitionError(subject, f"{path} has {twice!r} twice; take it again.")
+        raise DefinitionError(subject, f"{path} has {twice!r} twice; take it again with `helix tools sync`.")
     return catalogue
 
 
 def write_catalogue(catalogue: Catalogue, path: Path) -> None:
-    """Put a catalogue into a file, whole or not at all; the same catalogue is always the same bytes."""
+    """Write a catalogue to a file, completely or not at all; the same catalogue always gives the same bytes."""
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(_text(catalogue))
-        # A temporary file is for its owner alone; this one is code.
+        # A temporary file is private to its owner; this one is code.
         os.chmod(draft, 0o644)
         os.replace(draft, path)
     except BaseException:
@@ -112,7 +116,7 @@ def write_catalogue(catalogue: Catalogue, path: Path) -> None:
 
 def _text(catalogue: Catalogue) -> str:
     written = json.dumps(msgspec.to_builtins(catalogue), indent=2, ensure_ascii=False)
-    # Whoever reviews it must see all that a model will: what prints nothing is spelt out.
+    # A reviewer must see everything that a model will see: unprintable characters are escaped.
     return "".join(each if each.isprintable() or each == "\n" else _spelt(each) for each in written) + "\n"
 
 

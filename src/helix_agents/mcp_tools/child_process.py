@@ -1,4 +1,4 @@
-"""A server that is a program: started here, its complaints in our log, and never left behind."""
+"""A server that is a program: started here, its error output in our log, and never left behind."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from helix_agents.engine.log import log_event
 
-# A thread tells the event loop that a program has ended, soon after it did; a loop that is closed before complains.
+# A thread tells the event loop soon after a program has ended; a loop that is closed before that complains.
 _SECONDS_TO_NOTE_AN_END = 0.02
 _LONGEST_LINE = 2_000
 
@@ -21,10 +21,10 @@ _LONGEST_LINE = 2_000
 async def child_process(
     server: str, command: Sequence[str], env: Mapping[str, str], cwd: str | None, complaints: deque[str]
 ) -> AsyncGenerator[Any]:
-    """The streams to and from a program that is started for it, and ended with all that it started.
+    """The streams to and from a program that is started for them, and ended with everything that it started.
 
-    It inherits nothing of our environment but what a program needs to be found and run, and gets what is given. What it
-    writes to its standard error is logged, and the last lines of it are `complaints`.
+    It inherits nothing of our environment except what a program needs to be found and run, and gets what is given. What
+    it writes to its standard error is logged, and the last lines are kept in `complaints`.
 
     Raises:
         OSError: it cannot be started.
@@ -37,7 +37,7 @@ async def child_process(
         listening, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: heard, pipe)
         try:
             async with AsyncExitStack() as stack:
-                # Ours is closed once the program has its own: when that ends, so does what it has to say.
+                # Our end is closed once the program has its own: when the program ends, so does its output.
                 with os.fdopen(writing, "w", encoding="utf-8") as theirs:
                     streams = await stack.enter_async_context(stdio_client(parameters, errlog=theirs))
                 yield streams

@@ -1,4 +1,4 @@
-"""Connections to a server: one for each event loop, opened by the first call, shared by all, and replaced when lost."""
+"""Connections to a server: one for each event loop, opened by the first call, shared by all, replaced when lost."""
 
 import asyncio
 import contextvars
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """Told how far a call is."""
+    """Receives the progress of a call."""
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
 
@@ -38,7 +38,7 @@ LEAVE_SECONDS = 10.0
 
 
 class Connections:
-    """The ways to one server from this process. Making this opens nothing."""
+    """The connections to one server from this process. Creating this opens nothing."""
 
     def __init__(self, server: str, connect: "Connect", connect_seconds: float) -> None:
         self._server = server
@@ -51,21 +51,21 @@ class Connections:
     ) -> "types.CallToolResult":
         """The server's answer to a call.
 
-        A call that the server surely has not begun with is sent again, over a new connection; one that it may have
-        begun with once more, if repeating it does no harm.
+        A call that the server has certainly not started is sent again, over a new connection; a call that it may have
+        started is sent once more if repeating it does no harm.
 
         Raises:
             TroubleMet: there is no answer.
-            CallRefused: the answer is that it refuses.
+            CallRefused: the answer is a refusal.
         """
         return await self._asking(lambda session: session.call(tool, arguments, meta, progress), repeatable=repeatable)
 
     async def list(self) -> list[dict[str, Any]]:
-        """Everything the server offers; raises like `call`."""
+        """Everything that the server offers; raises like `call`."""
         return await self._asking(lambda session: session.list(), repeatable=True)
 
     async def close(self) -> None:
-        """End the connections that nobody uses, and those in use with their last call; idempotent."""
+        """End the connections that are not in use, and those in use with their last call; idempotent."""
         here = asyncio.get_running_loop()
         for loop, connection in list(self._open.items()):
             self._open.pop(loop, None)
@@ -90,7 +90,7 @@ class Connections:
                 wait = next(waits, None)
                 if wait is None or not (met.was_not_begun or (may_repeat and met.trouble == "lost")):
                     raise
-                # What kills its server, or is too much for us, does so each time.
+                # A call that kills its server, or whose answer is too large, does so each time.
                 may_repeat = may_repeat and met.was_not_begun
                 log_event("mcp.connecting_again", server=self._server, reason=met.reason)
             await asyncio.sleep(wait)
@@ -105,7 +105,7 @@ class Connections:
         return found
 
     def _forget(self, connection: "Connection") -> None:
-        """Have the next call open another one; those that are on it stay on it."""
+        """Let the next call open another one; calls that are on this one stay on it."""
         loop = asyncio.get_running_loop()
         if self._open.get(loop) is connection:
             del self._open[loop]
@@ -116,7 +116,7 @@ Connect = Callable[[], AbstractAsyncContextManager["Session"]]
 
 
 class Connection:
-    """One connection, held by a task of its own: whoever opened it may be cancelled, and others are still on it."""
+    """One connection, held by its own task: the caller that opened it may be cancelled while others still use it."""
 
     def __init__(self, server: str, connect: Connect, connect_seconds: float) -> None:
         self._server = server
@@ -126,12 +126,12 @@ class Connection:
         self._left = asyncio.Event()
         self._leaving = False
         self._users = 0
-        # In no context of a caller: it outlives each of them.
+        # Not in the context of a caller: it outlives each of them.
         self._holder = asyncio.create_task(self._hold(), name=f"mcp {server}", context=contextvars.Context())
 
     @property
     def is_over(self) -> bool:
-        """Whether a call would have to open another one."""
+        """Whether a call would have to open another connection."""
         if self._holder.done() or self._leaving:
             return True
         has_session = self._session.done() and not self._session.cancelled() and self._session.exception() is None
@@ -139,14 +139,14 @@ class Connection:
 
     @asynccontextmanager
     async def session(self) -> "AsyncGenerator[Session]":
-        """The open session, for as long as somebody is in the block.
+        """The open session, for as long as the block lasts.
 
         Raises:
             TroubleMet: it could not be opened.
         """
         self._users += 1
         try:
-            # Shielded: whoever does not wait any longer leaves it to the others.
+            # Shielded: a caller that stops waiting leaves it to the others.
             yield await asyncio.shield(self._session)
         finally:
             self._users -= 1
@@ -154,13 +154,13 @@ class Connection:
                 self._left.set()
 
     def leave_when_idle(self) -> None:
-        """End it as soon as nobody is on it."""
+        """End it as soon as it is not in use."""
         self._leaving = True
         if self._users == 0:
             self._left.set()
 
     async def leave(self) -> None:
-        """End it; where somebody is still on it, with the last of them."""
+        """End it; if it is still in use, with the last call."""
         self.leave_when_idle()
         if self._left.is_set():
             _, late = await asyncio.wait((self._holder,), timeout=LEAVE_SECONDS)
@@ -175,7 +175,7 @@ class Connection:
                 self._session.set_result(session)
                 await _first_of(self._left, session.ended)
         except asyncio.CancelledError:
-            self._ended_by(TroubleMet("unavailable", "this process is leaving", early=True))
+            self._ended_by(TroubleMet("unavailable", "this process is shutting down", early=True))
             raise
         except (Exception, BaseExceptionGroup) as problem:
             self._ended_by(first_in(problem))
@@ -184,7 +184,7 @@ class Connection:
         if self._session.done():
             if isinstance(problem, TroubleMet):
                 return
-            # Nobody can be told but by the log: calls that were on it have met their own trouble.
+            # Only the log can report this: calls that were on it have met their own errors.
             log_exception("mcp.connection_failed", problem, server=self._server)
             return
         met = problem
@@ -193,7 +193,7 @@ class Connection:
         elif not isinstance(problem, (TroubleMet, MissingExtraError)):
             met = TroubleMet("unavailable", in_words(problem), early=True)
         self._session.set_exception(met)
-        # Read, so that it is no complaint where nobody waited.
+        # Retrieved, so that it is not reported as unhandled if nothing waited for it.
         self._session.exception()
 
 
@@ -208,7 +208,7 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Address:
-    """Where a server is: at a URL, or behind a command. What it holds may be secret, and is never shown."""
+    """Where a server is: at a URL, or behind a command. The values may be secret, and are never shown."""
 
     url: str | None
     command: tuple[str, ...]
@@ -218,7 +218,7 @@ class Address:
 
 
 def connecting(server: str, address: Address) -> Connect:
-    """How to open a session with a server; the protocol's library is loaded by the first one, beside the event loop."""
+    """How to open a session with a server; the first one loads the protocol's library, outside the event loop."""
 
     @asynccontextmanager
     async def connect() -> "AsyncGenerator[Session]":

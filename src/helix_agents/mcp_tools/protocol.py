@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 MOST_PAGES = 100
 MOST_COMPLAINTS = 3
-"""How many of the last lines a program wrote are told to whoever could not reach it."""
+"""How many of a program's last lines are shown if it could not be reached."""
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -41,11 +41,11 @@ class Session:
     async def call(
         self, tool: str, arguments: Mapping[str, JSON], meta: dict[str, Any], progress: Progress
     ) -> types.CallToolResult:
-        """The server's answer to a call. Whoever is cancelled here has it cancelled at the server.
+        """The server's answer to a call. Cancelling the caller cancels the call at the server.
 
         Raises:
             TroubleMet: there is no answer.
-            CallRefused: the answer is that it refuses.
+            CallRefused: the answer is a refusal.
         """
         about = cast("types.RequestParamsMeta", meta)
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), _meta=about)
@@ -59,15 +59,15 @@ class Session:
         except CallRefused as refused:
             if refused.code != types.HEADER_MISMATCH:
                 raise
-            # It wants some arguments as headers, too; which ones stands in its list. It has not begun with the call.
+            # It wants some arguments as headers as well; its list says which. It has not started the call.
             await self.list()
             answer = await self._asking(send)
         if isinstance(answer, types.InputRequiredResult):
-            raise TroubleMet("refused", "it asks for input in the middle of the call, which nobody here can give")
+            raise TroubleMet("refused", "it asks for input during the call, which cannot be given here")
         return answer
 
     async def list(self) -> list[dict[str, Any]]:
-        """Everything the server offers; raises like `call`."""
+        """Everything that the server offers; raises like `call`."""
         found: dict[str, dict[str, Any]] = {}
         cursor: str | None = None
         for _ in range(MOST_PAGES):
@@ -78,7 +78,7 @@ class Session:
             cursor = page.next_cursor
             if cursor is None:
                 return list(found.values())
-        raise TroubleMet("protocol", f"its list of tools has no end after {MOST_PAGES} pages")
+        raise TroubleMet("protocol", f"its list of tools does not end after {MOST_PAGES} pages")
 
     async def _asking(self, ask: Callable[[], Awaitable[T]]) -> T:
         if self.ended.is_set():
@@ -103,7 +103,7 @@ async def open_session(server: str, address: Address, secret: str) -> AsyncGener
     """A session with a server at an address.
 
     Raises:
-        TroubleMet: there is none to be had; says why.
+        TroubleMet: it cannot be opened; says why.
     """
     opened = False
     complaints: deque[str] = deque(maxlen=MOST_COMPLAINTS)
@@ -145,17 +145,17 @@ async def _held(reading: Any, writing: Any) -> AsyncGenerator[Any]:
 
 
 def _why_not(problem: BaseException, secret: str) -> tuple[Trouble, str]:
-    """Why there is no session, as far as it can be told."""
+    """Why there is no session, as far as known."""
     match problem:
         case TroubleMet():
             return problem.trouble, problem.reason
         case MCPError():
             met = trouble_in(secret, problem.data, problem.message)
             if met is not None:
-                # No call was on the way yet that could be lost.
+                # No call was on its way yet that could be lost.
                 return "unavailable" if met.trouble == "lost" else met.trouble, met.reason
             if problem.code == types.UNSUPPORTED_PROTOCOL_VERSION:
-                return "protocol", "it speaks no version of the protocol that is known here"
+                return "protocol", "it speaks no version of the protocol that is supported here"
             if problem.code == types.CONNECTION_CLOSED:
                 return "unavailable", "it ended before it was ready"
             return "refused", problem.message

@@ -1,4 +1,4 @@
-"""What a server answered to a call, as a model is told."""
+"""A server's answer to a call, in the form that a model is told."""
 
 import json
 from typing import Any, cast
@@ -9,18 +9,18 @@ from helix_agents.domain.records import JSON
 
 
 def text_of(result: types.CallToolResult) -> str:
-    """All of it in words, for an error."""
+    """The whole answer in words, for an error."""
     texts = [_told(block) for block in result.content]
     if result.structured_content is not None and not texts:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]
-    return "\n\n".join(text for text in texts if text) or "The tool failed, and did not say why."
+    return "\n\n".join(text for text in texts if text) or "The tool failed and gave no reason."
 
 
 def content_of(result: types.CallToolResult) -> JSON:
-    """The result of a call: text, or what it is as data.
+    """The result of a call: text, or data.
 
-    Where a server gives both, and its text is only the data again, the data is enough. Results carry no images, sounds
-    or files; that there was one is said.
+    If a server returns both, and its text only repeats the data, the data is enough. Results carry no images, sounds or
+    files; the result only says that there was one.
     """
     texts = [text for block in result.content if (text := _told(block))]
     text = "\n\n".join(texts)
@@ -33,7 +33,7 @@ def content_of(result: types.CallToolResult) -> JSON:
 
 
 def _unwrapped(data: Any) -> Any:
-    """What is no object is usually sent as the only field of one."""
+    """A value that is not an object is usually sent as the only field of one."""
     fields: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     return fields["result"] if set(fields) == {"result"} else cast("Any", data)
 
@@ -48,7 +48,7 @@ def _repeats(text: str, *data: Any) -> bool:
 
 
 def _repeats_parts(texts: list[str], data: Any) -> bool:
-    """A list is often told one item at a time."""
+    """A list is often returned one item at a time."""
     if not isinstance(data, list):
         return False
     items = cast("list[Any]", data)

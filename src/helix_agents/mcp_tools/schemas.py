@@ -1,4 +1,4 @@
-"""Input schemas of other people: as a model gets them, and what can surely be said of arguments before a call."""
+"""Input schemas written by others: as a model gets them, and what is certain about arguments before a call."""
 
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property, partial
@@ -21,16 +21,16 @@ _LEFT_OUT = ("pattern", "patternProperties", "propertyNames", "unevaluatedProper
 
 
 class SchemaInput:
-    """The input of a tool whose JSON schema somebody else wrote.
+    """The input of a tool whose JSON schema someone else wrote.
 
-    What the model is shown is that schema, as far as providers take it. What is checked here is what is wrong for
-    certain; the server has the last word.
+    The model sees that schema, as far as providers accept it. Only what is certainly wrong is rejected here; the server
+    has the last word.
     """
 
     def __init__(self, schema: Mapping[str, JSON]) -> None:
         self._given = dict(schema)
         self.schema = legal_schema(self._given)
-        # Reading it takes a while, and must not keep a run waiting.
+        # Loading it takes a while, and must not keep a run waiting.
         _checks()
 
     def parse(self, data: bytes | str) -> dict[str, JSON]:
@@ -58,10 +58,10 @@ class SchemaInput:
 
 
 def legal_schema(given: Mapping[str, JSON]) -> dict[str, JSON]:
-    """The schema in a form that every provider takes for parameters: an object with named properties at the top.
+    """The schema in a form that every provider accepts for parameters: an object with named properties at the top.
 
-    One that is so already stays as it is. Alternatives at the top, which none of them takes, are shown as what any of
-    them allows.
+    A schema that already has this form is unchanged. Alternatives at the top, which no provider accepts, are replaced
+    by what any of them allows.
     """
     schema = dict(given)
     reference = schema.get("$ref")
@@ -127,8 +127,8 @@ def _nothing(*_: Any) -> Iterator[Any]:
 
 @cache
 def _checks() -> Any:
-    """What makes a validator of a schema. It follows no reference to elsewhere, and leaves out what it could take for
-    something else than the server does, or take for ever: regular expressions are of another kind there.
+    """Creates a validator of a schema. It follows no reference to elsewhere, and leaves out what it could understand
+    differently than the server, or take forever on: regular expressions have another dialect there.
 
     Raises:
         MissingExtraError: the extra `mcp` is not installed.

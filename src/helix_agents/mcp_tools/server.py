@@ -1,4 +1,4 @@
-"""An MCP server as agents know it: where it is, and the tools its catalogue names."""
+"""An MCP server as agents know it: its address, and the tools that its catalogue names."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,27 +24,27 @@ from helix_agents.system import beside_the_caller
 
 LONGEST_NAME = 32
 SECONDS_TO_CALL = 120.0
-"""How long one call may run unless the user says otherwise."""
+"""How long one call may run by default."""
 
 
 class MCPToolServer:
     """An MCP server whose tools agents may call. Defining one opens nothing; the first call of a tool does.
 
-    Which tools there are is read from its catalogue, a file that `helix tools sync` takes from the server: every
-    process, today and after a deploy, knows the same tools, whether the server answers or not.
+    The tools are read from its catalogue, a file that `helix tools sync` takes from the server: every process, today
+    and after a deploy, knows the same tools, whether the server answers or not.
 
     Args:
-        name: Begins the names of its tools, as in `docs__search`.
-        url: Where it is, if it speaks streamable HTTP.
-        command: The program that is the server, with its arguments, if it speaks over its standard input and output.
-        headers: Sent with every request, or an async function that makes them anew for each; never stored or logged.
-        env: The environment of the program, beside the few variables any program needs; it inherits no other.
-        cwd: The folder the program runs in.
-        catalogue: The file; beside the module that defines the server, and named after it, if left out.
+        name: Prefix of its tools' names, as in `docs__search`.
+        url: The address of a server that speaks streamable HTTP.
+        command: The program that is the server, with its arguments, if it speaks over standard input and output.
+        headers: Sent with every request, or an async function that creates them for each; never stored or logged.
+        env: Environment variables of the program, in addition to the few that any program needs; it inherits no others.
+        cwd: The folder in which the program runs.
+        catalogue: The file. Defaults to one named after the server, beside the module that defines it.
         connect_timeout: How long starting and greeting it may take, in seconds.
 
     Raises:
-        DefinitionError: it could not work; says why and what to do.
+        DefinitionError: the settings could not work; the message says why and what to do.
     """
 
     def __init__(
@@ -87,17 +87,17 @@ class MCPToolServer:
         """The tools of its catalogue, or those that are named, all with the same settings; nothing is opened.
 
         Args:
-            names: Which of them, by the server's own names; `*` stands for anything. All if left out.
-            exclude: Which not.
-            catalogue: Another one than that of the file, such as `await server.take_catalogue()` for a first try.
-            require_approval: As for `tool`. If left out, a person is asked where the server says that a tool destroys.
-            effect: As for `tool`. If left out, `"once"`, unless the server says that a tool only reads, or that
-                repeating it changes nothing.
-            unknown_outcome: As for `tool`; for those that are `"once"`.
-            timeout: How long one call may run, connecting included; None for as long as it takes.
+            names: Which tools, by the server's own names; `*` stands for anything. Defaults to all.
+            exclude: Which tools to leave out.
+            catalogue: A catalogue other than the file, such as `await server.take_catalogue()` for a first try.
+            require_approval: As for `tool`. By default a person is asked if the server says that a tool is destructive.
+            effect: As for `tool`. By default `"once"`, unless the server says that a tool only reads, or that repeating
+                it changes nothing.
+            unknown_outcome: As for `tool`; applies to tools that are `"once"`.
+            timeout: How long one call may run, including connecting; None means no limit.
             retries: As for `tool`.
-            deadline: As for `tool`; for those that may wait for a person.
-            on_deadline: As for `tool`; likewise.
+            deadline: As for `tool`; applies to tools that may wait for a person.
+            on_deadline: As for `tool`; applies to tools that may wait for a person.
 
         Raises:
             DefinitionError: there is no catalogue yet, a name is not in it, or options contradict each other.
@@ -107,7 +107,7 @@ class MCPToolServer:
             raise DefinitionError(
                 self._subject,
                 f"there is no catalogue of its tools at {self.catalogue} yet; take it with `helix tools sync MODULE`, "
-                "look at it and commit it. To try without: tools(catalogue=await server.take_catalogue()).",
+                "review it and commit it. To try without one: tools(catalogue=await server.take_catalogue()).",
             )
         settings = ToolSettings(
             require_approval=require_approval,
@@ -121,7 +121,7 @@ class MCPToolServer:
         return self._made(known or Catalogue(tools=()), names, exclude, settings)
 
     async def take_catalogue(self) -> Catalogue:
-        """What the server offers just now; another process, at another time, may see something else.
+        """What the server offers right now; another process, at another time, may see something else.
 
         Raises:
             MCPUnavailableError, MCPRefusedError, MCPProtocolError: it cannot be asked.
@@ -137,7 +137,7 @@ class MCPToolServer:
             raise TroubleMet("protocol", reason).as_error(self.name) from problem
 
     async def close(self) -> None:
-        """Let go of its connection once nobody uses it; executors do that as they are left."""
+        """Release its connection once it is not in use; executors do that when they close."""
         await self._connections.close()
 
     def _made(
@@ -158,7 +158,7 @@ class MCPToolServer:
     def _check_known(self, catalogue: Catalogue, name: str) -> None:
         if not _collected and not any(fnmatchcase(offer.name, name) for offer in catalogue.tools):
             known = ", ".join(offer.name for offer in catalogue.tools) or "none"
-            raise DefinitionError(self._subject, f"it has no tool {name!r}; there are: {known}.")
+            raise DefinitionError(self._subject, f"it has no tool {name!r}; it has: {known}.")
 
 
 _collected: list[list[MCPToolServer]] = []
@@ -184,13 +184,15 @@ def _checked_name(name: str) -> str:
     check_name("MCP server", name)
     if len(name) > LONGEST_NAME:
         raise DefinitionError(
-            f"MCP server {name!r}", f"its name begins the names of its tools; give it one of up to {LONGEST_NAME}."
+            f"MCP server {name!r}",
+            f"its tools' names start with its name; give it one of at most {LONGEST_NAME} characters.",
         )
     try:
         check_tool_name(f"{name}__x")
     except DefinitionError as problem:
         raise DefinitionError(
-            f"MCP server {name!r}", f"names in {name + '__'!r} belong to built-in tools; give it another name."
+            f"MCP server {name!r}",
+            f"names that start with {name + '__'!r} belong to built-in tools; give it another name.",
         ) from problem
     return name
 
@@ -207,17 +209,17 @@ def _address(
         raise DefinitionError(subject, "say where it is: either url=… or command=[…].")
     if url is not None:
         if env is not None or cwd is not None:
-            raise DefinitionError(subject, "env=… and cwd=… are for a server that is a command.")
+            raise DefinitionError(subject, "env=… and cwd=… are only for a server with command=[…].")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-            # Not shown: it may hold a secret.
+            # Not shown: it may contain a secret.
             raise DefinitionError(subject, "its url is not an http or https address; give credentials as headers=….")
         if headers is not None and not callable(headers):
             for name, value in headers.items():
                 check_header(subject, name, value)
     if command is not None:
         if headers is not None:
-            raise DefinitionError(subject, "headers=… are for a server at a url; a command gets env=….")
+            raise DefinitionError(subject, "headers=… are only for a server with url=…; a command takes env=….")
         words = cast("Sequence[object]", command)
         if isinstance(command, str) or not words or not all(isinstance(word, str) and word for word in words):
             raise DefinitionError(

@@ -1,4 +1,4 @@
-"""The tools of a server, made from what its catalogue says: names, cautious defaults, and the call itself."""
+"""The tools of a server, made from its catalogue: names, cautious defaults, and the call itself."""
 
 import asyncio
 import hashlib
@@ -26,10 +26,10 @@ from helix_agents.mcp_tools.schemas import SchemaInput
 from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
 
 IDEMPOTENCY_KEY = "helix-agents/idempotency-key"
-"""Under which name a server finds, in the `_meta` of a call, what is the same for every try of that call."""
+"""The field in the `_meta` of a call with a value that is the same for every attempt of that call."""
 
 PROGRESS = "mcp.progress"
-"""The name of the events that tell readers of the stream how far a call is."""
+"""The name of the stream events that report the progress of a call."""
 
 _LONGEST_NAME = 64
 _PROGRESS_SECONDS = 0.1
@@ -51,19 +51,20 @@ class MCPTool(Tool[..., Any]):
         in_thread: RunInThread = asyncio.to_thread,
         apart: bool = False,
     ) -> Any:
-        """Have the server run it; raises as for any tool."""
+        """Let the server run it; raises as for any tool."""
         return await call_possibly_slow(
             self.subject, partial(self.function, context, values), in_thread=None, apart=apart
         )
 
     async def close(self) -> None:
-        """Let go of the connection, once nobody uses it."""
+        """Release the connection once it is not in use."""
         await self.connections.close()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolSettings:
-    """What the user decided for some tools of a server; what was left out follows the server's hints, or our own."""
+    """What the user decided for some tools of a server; what is left out follows the server's hints, or our
+    defaults."""
 
     require_approval: bool | ApprovalPredicate | None
     effect: Effect | None
@@ -75,18 +76,20 @@ class ToolSettings:
 
 
 def effect_of(offer: Offer) -> Effect:
-    """What a repetition costs, as far as the server says: whoever does not call itself harmless is not repeated."""
+    """What repeating a call means, as far as the server says: a tool that does not call itself harmless is not
+    repeated."""
     is_harmless = offer.hint("readOnlyHint") or offer.hint("idempotentHint")
     return "repeatable" if is_harmless else "once"
 
 
 def asks_first(offer: Offer) -> bool:
-    """Whether a person is asked unless the user decides: where the server itself says that it destroys things."""
+    """Whether a person is asked unless the user decides: if the server itself says that the tool is destructive."""
     return offer.hint("destructiveHint") is True and offer.hint("readOnlyHint") is not True
 
 
 def tool_name(server: str, name: str) -> str:
-    """What a model calls a tool of a server; what providers do not take is replaced, and what is too long cut."""
+    """The name by which a model calls a server's tool; characters that providers reject are replaced, long names
+    cut."""
     whole = f"{server}__{_ILLEGAL.sub('_', name)}"
     if len(whole) <= _LONGEST_NAME:
         return whole
@@ -95,10 +98,10 @@ def tool_name(server: str, name: str) -> str:
 
 
 def check_distinct(subject: str, server: str, offers: Sequence[Offer]) -> None:
-    """Refuse tools that a model could not tell apart.
+    """Reject tools that a model could not tell apart.
 
     Raises:
-        DefinitionError: two names become one.
+        DefinitionError: two names become the same.
     """
     seen: dict[str, str] = {}
     for offer in offers:
@@ -121,7 +124,7 @@ def make_tool(server: str, offer: Offer, connections: Connections, settings: Too
     check_choice(subject, "on_deadline", settings.on_deadline, ("timeout", "deny"))
     approval = asks_first(offer) if settings.require_approval is None else settings.require_approval
     effect: Effect = settings.effect or effect_of(offer)
-    # Settings are for several tools at once, and some of them are for those alone that could need them.
+    # Settings apply to several tools at once, and some only to tools that could need them.
     is_once = effect == "once" or settings.effect is not None
     may_wait = bool(approval) or is_once
     return MCPTool(
@@ -142,11 +145,11 @@ def make_tool(server: str, offer: Offer, connections: Connections, settings: Too
 
 def _function(server: str, name: str, connections: Connections, *, repeatable: bool) -> Callable[..., Any]:
     async def call(ctx: ToolContext[Any, Any], arguments: Mapping[str, JSON]) -> JSON:
-        """Have the server run the tool.
+        """Let the server run the tool.
 
         Raises:
-            ToolFailed: it failed, or was not begun.
-            OutcomeUnknown: the server may have done it, and nobody heard.
+            ToolFailed: it failed, or was not started.
+            OutcomeUnknown: the server may have done it, but no answer came.
         """
         meta = {IDEMPOTENCY_KEY: ctx.idempotency_key}
         try:
@@ -157,7 +160,7 @@ def _function(server: str, name: str, connections: Connections, *, repeatable: b
             raise (OutcomeUnknown if met.may_have_been_done else ToolFailed)(str(error)) from met
         except CallRefused as refused:
             raise ToolFailed(f"MCP server {server!r} refused the call: {refused.message}") from refused
-        # Loaded with the connection: it knows the protocol's library.
+        # Loaded with the connection: it needs the protocol's library.
         from helix_agents.mcp_tools.results import content_of, text_of
 
         if result.is_error:
@@ -168,7 +171,7 @@ def _function(server: str, name: str, connections: Connections, *, repeatable: b
 
 
 def _progress_to(ctx: ToolContext[Any, Any]) -> Progress:
-    """Tells readers how far a call is, not oftener than they can see."""
+    """Reports the progress of a call to readers, no more often than they can see."""
     told_at = 0.0
 
     async def tell(progress: float, total: float | None, message: str | None) -> None:

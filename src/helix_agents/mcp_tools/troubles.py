@@ -6,15 +6,15 @@ from helix_agents.domain.errors import MCPProtocolError, MCPRefusedError, MCPSer
 from helix_agents.domain.texts import said_by, storable
 
 Trouble: TypeAlias = Literal["not_sent", "session_gone", "unavailable", "lost", "refused", "protocol"]
-"""Whether the server can have begun with the call: not with the first three and with what it refused; else nobody
-knows."""
+"""Whether the server can have started the call: not with the first three, and not if it refused; otherwise it is not
+known."""
 
 _CODE = 1
 _SECRET, _TROUBLE = "helix", "trouble"
 _LONGEST = 2_000
 
 
-class CallRefused(Exception):  # noqa: N818  # what it means is decided by whoever catches it
+class CallRefused(Exception):  # noqa: N818  # what it means is up to the code that catches it
     """The server's own answer to a call is an error of the protocol."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -24,7 +24,7 @@ class CallRefused(Exception):  # noqa: N818  # what it means is decided by whoev
 
 
 class TroubleMet(Exception):  # noqa: N818  # likewise
-    """A call that got no answer of the server's own. One that is `early` was met before there was a connection, and
+    """A call that got no answer from the server itself. `early` means that this was before there was a connection;
     `aside` is for people, and not for a model."""
 
     def __init__(self, trouble: Trouble, reason: str, *, early: bool = False, aside: str = "") -> None:
@@ -36,16 +36,16 @@ class TroubleMet(Exception):  # noqa: N818  # likewise
 
     @property
     def was_not_begun(self) -> bool:
-        """Whether the same call can be sent again without a doubt."""
+        """Whether the same call can safely be sent again."""
         return self.trouble in ("not_sent", "session_gone")
 
     @property
     def may_have_been_done(self) -> bool:
-        """Whether nobody knows what became of the call."""
+        """Whether it is unknown what happened to the call."""
         return not self.early and self.trouble in ("lost", "protocol")
 
     def as_error(self, server: str, *, calling: bool = False) -> MCPServerError:
-        """The error for whoever asked."""
+        """The error for the caller."""
         reason = f"{self.reason}; {self.aside}" if self.aside and not calling else self.reason
         match self.trouble:
             case "refused":
@@ -57,7 +57,7 @@ class TroubleMet(Exception):  # noqa: N818  # likewise
 
 
 def marked(secret: str, trouble: Trouble, reason: str) -> dict[str, Any]:
-    """Trouble in the form of the protocol's errors; nobody without the secret can make one."""
+    """Trouble in the form of the protocol's errors; it cannot be forged without the secret."""
     return {"code": _CODE, "message": reason, "data": {_SECRET: secret, _TROUBLE: trouble}}
 
 
@@ -70,12 +70,12 @@ def trouble_in(secret: str, data: object, reason: str) -> TroubleMet | None:
 
 
 def first_in(problem: BaseException) -> BaseException:
-    """What a group of exceptions is about; task groups make one of whatever they meet."""
+    """The cause inside a group of exceptions, which task groups make of whatever they meet."""
     while isinstance(problem, BaseExceptionGroup):
         problem = cast("BaseExceptionGroup[BaseException]", problem).exceptions[0]
     return problem
 
 
 def in_words(problem: BaseException) -> str:
-    """What went wrong, in a line."""
+    """What went wrong, on one line."""
     return f"{type(problem).__name__}: {said_by(problem, _LONGEST)}".rstrip(": ").rstrip(".")

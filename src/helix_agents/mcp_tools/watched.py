@@ -1,4 +1,4 @@
-"""The lines to and from a server, watched: their end is seen, and an answer that cannot be read reaches who asked."""
+"""Watches the streams to and from a server: their end is noticed, and an unreadable answer reaches its caller."""
 
 import asyncio
 import logging
@@ -21,11 +21,11 @@ _ID = re.compile(r'"id"\s*:\s*(\d+|"[^"]*")')
 
 
 class Watched:
-    """What comes from a server and what goes there. `ended` is set when nothing more can come.
+    """What comes from a server and what goes to it. `ended` is set when nothing more can come.
 
-    What a server prints beside the protocol is passed over. What looks like an answer and cannot be read is the answer
-    to the question that it names, or to the only one that is open: it becomes an error of ours for that call alone,
-    which would wait for it until its time is over.
+    What a server prints outside the protocol is ignored. What looks like an answer but cannot be read is the answer to
+    the request that it names, or to the only open one: it becomes an error of ours for that call alone, which would
+    otherwise wait for it until its time is up.
     """
 
     def __init__(self, server: str, reading: Any, writing: Any, secret: str) -> None:
@@ -37,12 +37,12 @@ class Watched:
         self.writing = _Writing(writing, self)
 
     def goes(self, sent: SessionMessage) -> None:
-        """Remember a question."""
+        """Remember a request."""
         if isinstance(sent.message, types.JSONRPCRequest):
             self._open.add(sent.message.id)
 
     def comes(self, item: Any) -> Any:
-        """What the protocol's client is to see of what came."""
+        """What the protocol's client should see of what came."""
         if isinstance(item, SessionMessage):
             if isinstance(item.message, (types.JSONRPCResponse, types.JSONRPCError)) and item.message.id is not None:
                 self._open.discard(item.message.id)
@@ -58,7 +58,7 @@ class Watched:
         return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=asked, error=error))
 
     def _asked_by(self, line: str) -> int | str | None:
-        """The open question that a line answers which cannot be read, if it is an answer."""
+        """The open request that an unreadable line answers, if it is an answer."""
         if not _IS_ANSWER.match(line):
             return None
         named = [decode_json(each.encode()) for each in _ID.findall(line)]
@@ -69,7 +69,7 @@ class Watched:
 
 
 class _Reading:
-    """What comes, with a sign at its end."""
+    """What comes, with a signal at its end."""
 
     def __init__(self, stream: Any, watched: Watched) -> None:
         self._stream = stream

@@ -1,1 +1,1 @@
-"""Memory across conversations: what an agent remembers, of whom, and how a program looks after it."""
+"""Memory across conversations: what an agent remembers, about whom, and how a program manages it."""

@@ -1,4 +1,4 @@
-"""When what was saved is embedded: before the save is answered, or beside it."""
+"""When a saved memory is embedded: before the save returns, or in the background."""
 
 import asyncio
 from collections import deque
@@ -9,37 +9,37 @@ from helix_agents.agent.choices import check_whole
 from helix_agents.engine.log import log_event, log_exception
 
 Embedding: TypeAlias = Callable[[], Awaitable[Any]]
-"""Embeds one memory that is saved already."""
+"""Embeds one memory that is already saved."""
 
 
 class EmbeddingExecutor(Protocol):
-    """Carries out embeddings. What it never came to is not lost: its memory is saved, and says that it is pending."""
+    """Runs embeddings. One that it never gets to is not lost: the memory is saved, and marked as pending."""
 
     async def submit(self, embedding: Embedding) -> None:
         """Have a memory embedded, now or later."""
         ...
 
     async def shutdown(self) -> None:
-        """Wait until everything that was submitted is done; later ones begin anew."""
+        """Wait until everything submitted is done. Later submissions start it again."""
         ...
 
 
 class InlineEmbeddingExecutor(EmbeddingExecutor):
-    """Embeds a memory before its save is answered."""
+    """Embeds a memory before its save returns."""
 
     async def submit(self, embedding: Embedding) -> None:
         await embedding()
 
     async def shutdown(self) -> None:
-        """There is never anything under way."""
+        """Nothing is ever under way."""
 
 
 class BackgroundEmbeddingExecutor(EmbeddingExecutor):
-    """Embeds memories beside whoever saved them, at most `max_concurrency` at a time and in their order.
+    """Embeds memories in the background, at most `max_concurrency` at a time and in order.
 
     Args:
         max_concurrency: How many are embedded at once.
-        shutdown_seconds: How long `shutdown` waits for those under way; the rest stays pending in the store.
+        shutdown_seconds: How long `shutdown` waits for those under way; the rest stay pending in the store.
     """
 
     def __init__(self, max_concurrency: int = 4, *, shutdown_seconds: float = 30.0) -> None:
@@ -50,7 +50,7 @@ class BackgroundEmbeddingExecutor(EmbeddingExecutor):
         self._workers: set[asyncio.Task[None]] = set()
 
     async def submit(self, embedding: Embedding) -> None:
-        """Have it embedded when it is its turn; returns at once."""
+        """Embed it when its turn comes; returns at once."""
         self._waiting.append(embedding)
         if len(self._workers) < self._most:
             worker = asyncio.create_task(self._work())
@@ -60,7 +60,7 @@ class BackgroundEmbeddingExecutor(EmbeddingExecutor):
     async def shutdown(self) -> None:
         try:
             async with asyncio.timeout(self._patience):
-                # Whoever is at work may be joined by others meanwhile.
+                # Workers may be joined by others meanwhile.
                 while self._workers:
                     await asyncio.wait(self._workers)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""An embedder that needs nothing and nobody: texts that share words, or parts of words, come to lie near each other."""
+"""An embedder without dependencies: texts that share words, or parts of words, get similar vectors."""
 
 import math
 import re
@@ -15,10 +15,10 @@ _NAME = re.compile(r"hashing:([1-9][0-9]*)")
 
 
 def open_hashing_embedder(name: str, **_: Any) -> "HashingEmbedder":
-    """`hashing:256`, with so many dimensions.
+    """`hashing:256`, where the number is the dimensions.
 
     Raises:
-        DefinitionError: it says no number of dimensions.
+        DefinitionError: it is not a number of dimensions.
     """
     read = _NAME.fullmatch(name)
     if read is None:
@@ -27,10 +27,10 @@ def open_hashing_embedder(name: str, **_: Any) -> "HashingEmbedder":
 
 
 class HashingEmbedder(EmbeddingAdapter):
-    """Vectors from the words of a text and from every three letters in them, the same in every process.
+    """Vectors from the words of a text and every three letters in them, the same in every process.
 
-    It knows nothing of meaning: it finds "colourful" for "colour", and not "red". For tests, and for a program that has
-    no embedder at hand.
+    It knows nothing about meaning: it finds "colourful" for "colour", but not "red". For tests, and for programs that
+    have no other embedder.
     """
 
     def __init__(self, dimensions: int = DIMENSIONS) -> None:

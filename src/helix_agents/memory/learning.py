@@ -1,4 +1,4 @@
-"""Memories that a model makes of a conversation: what it is asked, and what becomes of its answer."""
+"""Memories that a model makes from a conversation: the request, and what is done with its answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from helix_agents.memory.memory_manager import MemoryManager
 from helix_agents.ports.llm import LLMAdapter, ModelSettings, ToolSpec
 
 MOST_AT_ONCE = 20
-"""Of one turn at most so many memories are kept."""
+"""The most memories kept from one turn."""
 
 LEARN = """\
 You keep the long-term memory of an assistant. You are given what it remembers of a user, as far as it has to do with
@@ -63,20 +63,20 @@ REMEMBER = ToolSpec(
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryGeneration:
-    """Has a model make memories of what was said: `Memory(generation=MemoryGeneration())`.
+    """Lets a model make memories from what was said: `Memory(generation=MemoryGeneration())`.
 
-    It is asked when a turn is done, before the turn's last commit, so that a turn that ended is remembered; the answer
-    is on the stream by then. The question is counted in the usage. What cannot be made now is made with the next turn,
-    and a run whose memories cannot be made ends without them.
+    The model is asked when a turn is done, before the turn's last commit, so that a turn that has ended is remembered;
+    the turn's answer is on the stream by then. The request is counted in the usage. If memories cannot be made now,
+    they are made with the next turn, and the run ends without them.
 
     Args:
-        every_turns: After how many turns of a conversation it is asked about all of them.
-        model: Who is asked, by name or as an adapter; the agent's own model unless given.
-        settings: How that model should answer; those of the agent where it is the agent's own.
-        instructions: What it is told to look for. It answers by calling `remember`.
+        every_turns: After how many turns of a conversation the model is asked about all of them.
+        model: The model that is asked, by name or as an adapter. Defaults to the agent's model.
+        settings: How that model should answer. Defaults to the agent's settings if the model is the agent's own.
+        instructions: What the model should look for. It answers by calling `remember`.
 
     Raises:
-        DefinitionError: it could not work; says why.
+        DefinitionError: the settings could not work; the message says why.
     """
 
     every_turns: int = 1
@@ -98,7 +98,7 @@ def question_about(conversation: str, known: Sequence[MemoryRecord]) -> str:
 
 
 def ids_kept_under(once: str) -> list[MemoryId]:
-    """The ids of all memories that can be made of one turn."""
+    """The ids of all memories that can be made from one turn."""
     return [f"{once}.m{number}" for number in range(MOST_AT_ONCE)]
 
 
@@ -112,9 +112,9 @@ async def keep(
     session_id: str,
     once: str,
 ) -> list[MemoryId]:
-    """Carry out what a model wants remembered, as far as it makes sense; answers what there is of it now.
+    """Do what a model wants remembered, as far as it makes sense; returns the memories that result.
 
-    Under the same `once` it takes the place of what was kept before.
+    Under the same `once`, it replaces what was kept before.
     """
     new = _texts(answer.get("save"))
     kept: list[MemoryId] = []
@@ -131,7 +131,7 @@ async def keep(
         try:
             await manager.update(entity, memory.id, text=texts[0], expected_version=memory.version)
         except (MemoryChangedError, MemoryNotFoundError, InvalidInputError) as passed_over:
-            # Somebody changed or deleted it while the model thought: what they know is newer.
+            # It was changed or deleted while the model was thinking: that change is newer.
             log_event("memory.not_replaced", memory_id=memory.id, reason=str(passed_over))
         else:
             kept.append(memory.id)
@@ -142,7 +142,7 @@ async def keep(
 
 
 def _texts(given: JSON) -> list[str]:
-    """The facts among what a model gave: some give one text for a list of one, and some an empty one."""
+    """The facts in a model's answer: some models give one text instead of a list of one, and some an empty text."""
     found = [given] if isinstance(given, str) else _list(given)
     texts = (storable(each.replace("\0", "")).strip()[:MOST_CHARACTERS] for each in found if isinstance(each, str))
     return list(dict.fromkeys(filter(None, texts)))[:MOST_AT_ONCE]

@@ -1,4 +1,4 @@
-"""What an agent remembers across conversations, and of whom, as one frozen definition."""
+"""What an agent remembers across conversations, and about whom, as one frozen definition."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ from helix_agents.ports.memory_store import MemoryStore
 
 EntityOf: TypeAlias = Callable[[RunContext[Any, Any]], Awaitable[str | None] | str | None]
 
-# What was saved just now is probably being embedded by whoever saved it.
+# A memory saved just now is probably being embedded by the process that saved it.
 LEFT_ALONE_MS = 60_000
-# A janitor has other things to do, too.
+# A janitor has other things to do as well.
 MOST_SWEPT = 500
-# How many related memories the model sees that makes new ones.
+# How many related memories the model sees when it makes new ones.
 MOST_KNOWN = 20
-# What was said last says best what a conversation is about, and embedders read no more at once.
+# What was said last shows best what a conversation is about, and embedders read no more at once.
 _ASKED_WITH = 4_000
 _MOST_ASKED = 60
 _TOOLS = (SEARCH_MEMORY, SAVE_MEMORY)
@@ -48,26 +48,26 @@ _TOOLS = (SEARCH_MEMORY, SAVE_MEMORY)
 class Memory:
     """Lets an agent remember across conversations: `Agent(memory=Memory())`.
 
-    Memories belong to an entity: the session's user unless said otherwise. Whenever the user speaks, what is remembered
-    that has to do with it is told to the model as a hidden message, each memory once as long as the model still sees
-    it, and again when it has changed. A session that belongs to nobody has no memories and gets none.
+    Memories belong to an entity: by default the session's user. Whenever the user speaks, the model is told the related
+    memories in a hidden message: each once for as long as the model still sees it, and again when it has changed. A
+    session without an entity has no memories and gets none.
 
     Args:
-        entity: Whose memories they are: a function of the run. None is for nobody; `ctx.user_id` unless given.
-        sources: Which memories of the entity it gets to see, by where they come from; all unless given.
-        save_as: The source of what it saves; its agent's name unless given.
-        embedder: What reads the meaning of memories, by name such as `"openai:text-embedding-3-small"`, or an adapter.
-            Without one, they are found by their words.
-        embedding_executor: When that happens; before a save is answered unless given.
-        retrieve: Whether the model is told what is remembered without asking.
-        limit: How many memories it is told at once, at most.
-        max_characters: How much text these may be together.
-        min_similarity: How near the meaning of a memory has to be that shares no word with the question, from -1 to 1.
+        entity: Whose memories they are: a function of the run. None means no one. Defaults to `ctx.user_id`.
+        sources: Which of the entity's memories the agent sees, by where they come from. Defaults to all.
+        save_as: The source of what the agent saves. Defaults to the agent's name.
+        embedder: What reads the meaning of memories: a name such as `"openai:text-embedding-3-small"`, or an adapter.
+            Without one, memories are found by their words.
+        embedding_executor: When memories are embedded. By default before a save returns.
+        retrieve: Whether the model is told related memories without asking.
+        limit: The most memories that it is told at once.
+        max_characters: How much text these may have in total.
+        min_similarity: How near the meaning of a memory has to be if it shares no word with the query, from -1 to 1.
         tools: Whether the model gets `search_memory` and `save_memory`, or which of them.
-        generation: Whether a model makes memories of what was said.
+        generation: Whether a model makes memories from what was said.
 
     Raises:
-        DefinitionError: it could not work; says why.
+        DefinitionError: the settings could not work; the message says why.
     """
 
     entity: EntityOf | None = None
@@ -101,7 +101,7 @@ class Memory:
             raise DefinitionError("Memory", f"generation={self.generation!r} is not a MemoryGeneration(…).")
         check_embedder("Memory", self.embedder)
         if not isinstance(given["tools"], bool) and not {*given["tools"]} <= {*_TOOLS}:
-            raise DefinitionError("Memory", f"tools={self.tools!r} is neither True nor False; there are {_TOOLS}.")
+            raise DefinitionError("Memory", f"tools={self.tools!r} is neither True nor False; the tools are {_TOOLS}.")
 
     @property
     def all_tools(self) -> Sequence[Tool[..., Any]]:
@@ -117,17 +117,17 @@ class Memory:
 
     @property
     def recalls(self) -> bool:
-        """Whether the model is told what is remembered."""
+        """Whether the model is told related memories."""
         return self.retrieve
 
     @property
     def learns_every(self) -> int | None:
-        """After how many turns memories are made of them."""
+        """After how many turns memories are made from them."""
         return None if self.generation is None else self.generation.every_turns
 
     @property
     def model(self) -> str | LLMAdapter | None:
-        """Who makes them."""
+        """The model that makes them."""
         return None if self.generation is None else self.generation.model
 
     @property
@@ -138,12 +138,10 @@ class Memory:
     async def recall(
         self, context: RunContext[Any, Any], question: str, told: Mapping[MemoryId, int]
     ) -> Sequence[MemoryRecord]:
-        """What is remembered that has to do with a question. Where nothing can be found out, that is logged, and the
-        answer is nothing.
+        """The memories that relate to a query. If the search fails, that is logged, and the result is empty.
 
         Raises:
-            DefinitionError, MissingExtraError, Exception: whose memories they are, or by which embedder they are found,
-                cannot be said.
+            DefinitionError, MissingExtraError, Exception: the entity or the embedder could not be determined.
         """
         desk = await self._desk(context)
         if desk.entity is None:
@@ -172,8 +170,8 @@ class Memory:
         return found
 
     async def lesson(self, context: RunContext[Any, Any], conversation: str, once: str) -> Lesson | None:
-        """What a model is asked that makes memories; it is shown those that it may change: its own, as they were before
-        an attempt that died."""
+        """The request to a model that makes memories. It sees those that it may change: its own, as they were before an
+        attempt that died."""
         assert self.generation is not None
         desk = await self._desk(context)
         if desk.entity is None:
@@ -206,7 +204,8 @@ class Memory:
         )
 
     async def sweep(self, store: MemoryStore) -> None:
-        """Embed some of what nobody came to: its process died, or the embedder was down. The next call goes on."""
+        """Embed some memories that were left over because their process died or the embedder was down. The next call
+        continues."""
         if self.embedder is None:
             return
         swept = await self._manager(store).process_unembedded_memories(
@@ -215,7 +214,7 @@ class Memory:
         self._swept.after = swept.after
 
     async def close(self) -> None:
-        """Finish embeddings that are under way, and let go of an embedder that was opened here by its name."""
+        """Finish embeddings that are under way, and release an embedder that was opened here by its name."""
         await self._executor.shutdown()
         opened = vars(self).pop("_embedder", None) if isinstance(self.embedder, str) else None
         close = getattr(opened, "close", None)
@@ -229,14 +228,14 @@ class Memory:
         return Desk(self._manager(store), await self._entity(context), self.save_as or context.agent)
 
     async def _entity(self, context: RunContext[Any, Any]) -> EntityId | None:
-        """Whose memories a run is about; a function that gives anything but an id or None is not guessed about."""
+        """Whose memories a run is about; a function that returns anything but an id or None is an error."""
         if self.entity is None:
             return context.user_id
         found = await call_quick("The entity of a memory", self.entity, context)
         if found is None:
             return None
         if not isinstance(found, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            problem = f"its function gave a {type(found).__name__}; it has to give an id, or None for nobody."
+            problem = f"its function returned a {type(found).__name__}; it has to return an id, or None for nobody."
             raise DefinitionError("The entity of a memory", problem)
         return check_id(found, "entity")
 
@@ -258,7 +257,7 @@ class Memory:
 
 @dataclass
 class _Swept:
-    """How far this process has come with what nobody embedded."""
+    """How far this process has come with embedding what was left over."""
 
     after: tuple[EntityId, MemoryId] | None = None
 

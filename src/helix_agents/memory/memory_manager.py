@@ -1,4 +1,4 @@
-"""Memories for programs: save, search, list, change and delete them, and see to those that are not embedded yet."""
+"""Memories for programs: save, search, list, change and delete them, and embed those that are still pending."""
 
 import asyncio
 import math
@@ -43,11 +43,11 @@ from helix_agents.system import RandomIds
 
 LEAST_SIMILARITY = 0.25
 PATIENCE: Mapping[EmbeddingPurpose, float] = {"query": 15.0, "document": 60.0}
-"""For so many seconds an embedder is waited for. Somebody waits for the answer to a question, which words find, too."""
-# From each ranking so many more are looked at than are wanted: what is low in one may be high in the other.
+"""How many seconds to wait for an embedder. A caller waits for the search, and words find memories as well."""
+# How many times more results than wanted are taken from each ranking: what is low in one may be high in the other.
 _LOOKED_AT = 3
 _AT_ONCE = 50
-# Of a question, so many characters are looked at, and so many words.
+# How many characters and words of a query are used.
 _READ = 4_000
 _MOST_WORDS = 100
 _IDS: IdSource = RandomIds()
@@ -56,7 +56,7 @@ _IDS: IdSource = RandomIds()
 @dataclass(frozen=True, kw_only=True)
 class ProcessedMemories:
     """How many memories were embedded, and how many could not be and stay pending; `after` is where it stopped, None if
-    it came to the end."""
+    it reached the end."""
 
     embedded: int = 0
     left: int = 0
@@ -64,7 +64,7 @@ class ProcessedMemories:
 
 
 def check_embedder(subject: str, embedder: object) -> None:
-    """Refuse what is neither the name of an embedder nor one.
+    """Reject anything that is neither an embedder nor the name of one.
 
     Raises:
         DefinitionError: says what to give.
@@ -75,7 +75,7 @@ def check_embedder(subject: str, embedder: object) -> None:
             problem = f'embedder={embedder!r} names no provider; write "openai:text-embedding-3-small".'
             raise DefinitionError(subject, problem)
         return
-    # Without a name nobody knows which vectors can be compared.
+    # Without a name it is not known which vectors can be compared.
     is_one = callable(getattr(embedder, "embed", None)) and isinstance(getattr(embedder, "name", None), str)
     if embedder is not None and not is_one:
         raise DefinitionError(subject, f"embedder={embedder!r} is neither a name nor an embedder that has one.")
@@ -84,14 +84,14 @@ def check_embedder(subject: str, embedder: object) -> None:
 class MemoryManager:
     """Memories on a store: `async with MemoryManager.open("sqlite:///helix.db") as memories:`.
 
-    Everything is about one entity, such as a user, and sees those of no other. Any number of processes may work at the
-    same time; nothing that was saved is lost.
+    Each call concerns one entity, such as a user, and sees no other entity's memories. Any number of processes may work
+    at the same time; nothing that was saved is lost.
 
     Args:
-        store: Where they are kept: `executor.memories`, or `backend.memories`.
-        embedder: What reads their meaning, by name such as `"openai:text-embedding-3-small"`, or an adapter. Without
-            one, they are found by their words.
-        embedding_executor: When that happens; before a save is answered unless given.
+        store: Where memories are kept: `executor.memories`, or `backend.memories`.
+        embedder: What reads their meaning: a name such as `"openai:text-embedding-3-small"`, or an adapter. Without
+            one, memories are found by their words.
+        embedding_executor: When memories are embedded. By default before a save returns.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class MemoryManager:
     ) -> None:
         if store is None:
             cure = "open the executor by a URL, or give it memories=…"
-            raise DefinitionError("MemoryManager", f"this executor has no place for memories; {cure}.")
+            raise DefinitionError("MemoryManager", f"this executor cannot store memories; {cure}.")
         if not callable(getattr(store, "save_memory", None)):
-            raise DefinitionError("MemoryManager", f"{store!r} is not a store of memories; give it executor.memories.")
+            raise DefinitionError("MemoryManager", f"{store!r} is not a memory store; give it executor.memories.")
         self.store = store
         check_embedder("MemoryManager", embedder)
         self.embedder = open_embedder(embedder) if isinstance(embedder, str) else embedder
@@ -125,7 +125,7 @@ class MemoryManager:
         """The memories on the backend that a URL names, closed with the block.
 
         Raises:
-            UnsupportedBackendError: that backend has no place for memories.
+            UnsupportedBackendError: that backend cannot store memories.
         """
         async with await open_backend(url, namespace=namespace) as backend:
             if backend.memories is None:
@@ -146,11 +146,11 @@ class MemoryManager:
         session_id: SessionId | None = None,
         memory_id: MemoryId | None = None,
     ) -> SavedMemory:
-        """Keep a memory. The same text from the same source is kept once; under a `memory_id` that is there already, it
-        takes the place of what was there. It is stored when this returns, whatever the embedder does.
+        """Keep a memory. The same text from the same source is kept once. If the `memory_id` already exists, the new
+        memory replaces that one. The memory is stored when this returns, whatever the embedder does.
 
         Raises:
-            InvalidIdError, InvalidInputError, UnstorableValueError: it cannot be kept; says why.
+            InvalidIdError, InvalidInputError, UnstorableValueError: it cannot be kept; the message says why.
         """
         request = SaveMemory(
             id=memory_id if memory_id is not None else _IDS.new("mem"),
@@ -172,20 +172,20 @@ class MemoryManager:
         limit: int = 10,
         min_similarity: float = LEAST_SIMILARITY,
     ) -> tuple[MemoryHit, ...]:
-        """The memories that answer a question best, by words that both have and by their meaning. Those that are not
-        embedded yet are found by their words, and so are all where the embedder does not answer.
+        """The memories that match a query best, by words in common and by meaning. Memories that are not embedded yet
+        are found by their words, and so are all memories if the embedder does not answer.
 
         Raises:
-            InvalidIdError, InvalidInputError, InvalidPageError: nothing can be looked for like this.
+            InvalidIdError, InvalidInputError, InvalidPageError: the search is not possible like this.
         """
         check_id(entity, "entity")
         if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInputError("question", f"it is of type {type(question).__name__}, and has to be text")
+            raise InvalidInputError("question", f"it is of type {type(question).__name__}; it has to be text")
         if not 1 <= limit <= MAX_LIMIT:
             raise InvalidPageError(0, limit, MAX_LIMIT)
         if not question.strip():
             return ()
-        # A page that somebody pastes says in its first lines what it is about, and in its last ones what they want.
+        # A long pasted text says in its first lines what it is about, and in its last ones what the user wants.
         asked = question if len(question) <= _READ else f"{question[: _READ // 2]} {question[-_READ // 2 :]}"
         worded, near = await asyncio.gather(
             self.store.search_words(entity, words_of(asked)[-_MOST_WORDS:], sources=sources, limit=limit * _LOOKED_AT),
@@ -205,7 +205,7 @@ class MemoryManager:
         offset: int = 0,
         limit: int = DEFAULT_LIMIT,
     ) -> Page[MemoryRecord]:
-        """Memories of an entity, the newest first."""
+        """Memories of an entity, newest first."""
         return await self.store.list_memories(entity, sources=sources, offset=offset, limit=limit)
 
     async def update(
@@ -217,12 +217,12 @@ class MemoryManager:
         metadata: Mapping[str, Any] | None = None,
         expected_version: int | None = None,
     ) -> MemoryRecord:
-        """Change a memory; with `expected_version`, only if nobody else did since that was read.
+        """Change a memory; with `expected_version`, only if it was not changed since that version was read.
 
         Raises:
             MemoryNotFoundError: the entity has no such memory.
-            MemoryChangedError: somebody else was first.
-            InvalidInputError, UnstorableValueError: it cannot be kept; says why.
+            MemoryChangedError: another change came first.
+            InvalidInputError, UnstorableValueError: it cannot be kept; the message says why.
         """
         request = UpdateMemory(
             entity=entity,
@@ -234,15 +234,16 @@ class MemoryManager:
         return await self._embedded(await self.store.update_memory(request))
 
     async def delete(self, entity: EntityId, *memory_ids: MemoryId) -> int:
-        """Delete memories of an entity by their ids, with words and vectors; answers how many there were."""
+        """Delete memories of an entity by id, with their words and vectors; returns how many there were."""
         return await self.store.delete_memories(entity, ids=memory_ids)
 
     async def delete_all(self, entity: EntityId, *, sources: Sequence[str] | None = None) -> int:
-        """Delete everything that is remembered of an entity, or what came from some sources; answers how many went."""
+        """Delete everything remembered about an entity, or what came from some sources; returns how many were
+        deleted."""
         return await self.store.delete_memories(entity, sources=sources)
 
     async def list_entities(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[MemoryEntity]:
-        """Whom there are memories of, by entity and source, with how many."""
+        """The entities and sources that have memories, and how many."""
         return await self.store.list_entities(offset=offset, limit=limit)
 
     async def process_unembedded_memories(
@@ -255,7 +256,7 @@ class MemoryManager:
     ) -> ProcessedMemories:
         """Embed what this embedder has not read yet: memories whose process died, those saved while the embedder was
         down, and, unless `only_pending`, those that another embedder has read. Many processes may do so at once. With
-        `at_most`, about so many are looked at, from `after` on.
+        `at_most`, about that many are processed, starting after `after`.
 
         Raises:
             DefinitionError: there is no embedder.
@@ -271,21 +272,21 @@ class MemoryManager:
             embedded += done or 0
             left += len(batch) - (done or 0)
             if done is None or (at_most is not None and embedded + left >= at_most):
-                # Whoever comes later finds the rest.
+                # A later call finds the rest.
                 break
         else:
             after = None
         return ProcessedMemories(embedded=embedded, left=left, after=after)
 
     async def shutdown(self) -> None:
-        """Finish what is under way, and let go of an embedder that was opened here by its name."""
+        """Finish what is under way, and release an embedder that was opened here by its name."""
         await self._executor.shutdown()
         close = getattr(self.embedder, "close", None) if self._owns_embedder else None
         if close is not None:
             await close()
 
     async def _embedded(self, memory: MemoryRecord) -> MemoryRecord:
-        """Have a memory embedded that is not; the memory as far as that came."""
+        """Have a memory embedded that is not; returns the memory in its resulting state."""
         embedder = self.embedder
         if embedder is None or memory.embedded_by == embedder.name:
             return memory
@@ -299,8 +300,8 @@ class MemoryManager:
         return msgspec.structs.replace(memory, embedded_by=done[0]) if done else memory
 
     async def _embed_batch(self, memories: Sequence[MemoryRecord]) -> int | None:
-        """Embed memories; of a batch that is refused, each by itself. Answers how many were; None if the embedder does
-        not answer at all."""
+        """Embed memories; if a batch is refused, each by itself. Returns how many were embedded; None if the embedder
+        does not answer at all."""
         try:
             vectors = await self._embed([each.text for each in memories], "document")
         except Exception as problem:
@@ -324,7 +325,7 @@ class MemoryManager:
         return len(memories)
 
     async def _answers(self) -> bool:
-        """Whether the embedder reads anything. What it refuses then is a text, and no reason to leave the others."""
+        """Whether the embedder reads anything. If so, it refused one text, which is no reason to skip the others."""
         try:
             await self._embed(["memory"], "document")
         except Exception:

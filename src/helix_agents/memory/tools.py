@@ -1,4 +1,4 @@
-"""The tools with which a model searches what is remembered, and saves what should be."""
+"""The tools with which a model searches memories and saves new ones."""
 
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
@@ -19,11 +19,11 @@ SEARCH_MEMORY = "search_memory"
 SAVE_MEMORY = "save_memory"
 MOST_FOUND = 20
 
-_NOBODY = "This conversation belongs to nobody, so nothing is remembered across conversations. Go on without it."
+_NOBODY = "This conversation belongs to no user, so nothing is remembered across conversations. Continue without it."
 
 
 class Desk(NamedTuple):
-    """What a tool works with in one run: whose memories they are, and where it saves as which source."""
+    """What a tool works with in one run: whose memories they are, where they are saved, and under which source."""
 
     manager: MemoryManager
     entity: EntityId | None
@@ -38,8 +38,8 @@ def search_tool(desk_of: OpenDesk, sources: tuple[str, ...] | None, min_similari
 
     async def search_memory(
         ctx: ToolContext[Any, Any],
-        query: Annotated[str, Field(description="What to look for, in words that the memory could have.")],
-        limit: Annotated[int, Field(ge=1, le=MOST_FOUND, description="How many to get at most.")] = 5,
+        query: Annotated[str, Field(description="What to look for, in words that the memory may contain.")],
+        limit: Annotated[int, Field(ge=1, le=MOST_FOUND, description="How many to return at most.")] = 5,
     ) -> dict[str, JSON]:
         desk = await desk_of(ctx)
         if desk.entity is None:
@@ -60,7 +60,7 @@ def search_tool(desk_of: OpenDesk, sources: tuple[str, ...] | None, min_similari
 
 
 def save_tool(desk_of: OpenDesk, sources: tuple[str, ...] | None) -> Tool[..., Any]:
-    """`save_memory`. A call that is repeated after a crash saves nothing twice, and none changes what is not shown."""
+    """`save_memory`. A call repeated after a crash saves nothing twice, and no call changes what was not shown."""
 
     async def save_memory(
         ctx: ToolContext[Any, Any],
@@ -84,7 +84,7 @@ def save_tool(desk_of: OpenDesk, sources: tuple[str, ...] | None) -> Tool[..., A
                 desk.entity, text, source=desk.source, session_id=ctx.session_id, memory_id=memory_id
             )
         except (InvalidIdError, InvalidInputError, MemoryNotFoundError, UnstorableValueError) as problem:
-            # It may try again, and a turn does not fail for what was not worth remembering.
+            # The model may try again, and a turn does not fail because something was not remembered.
             raise ToolFailed(str(problem)) from problem
         return {"id": saved.memory.id, "outcome": saved.outcome}
 

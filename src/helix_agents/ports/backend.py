@@ -20,8 +20,8 @@ ENTRY_POINTS = "helix_agents.backends"
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """The parts one URL opened. A backend without `entries` has no place for the state capabilities, one without
-    `memories` none for what agents remember."""
+    """The parts that one URL opened. A backend without `entries` cannot hold state capabilities, and one without
+    `memories` cannot hold what agents remember."""
 
     url: str
     state: SessionStateStore
@@ -45,7 +45,7 @@ class Backend:
 
 
 Migrate: TypeAlias = Literal["auto", "check"]
-"""Whether opening a store brings its schema up to date, or refuses one that is not and creates nothing."""
+"""Whether opening a store brings its schema up to date, or refuses an outdated one and creates nothing."""
 
 
 class OpenBackend(Protocol):
@@ -61,11 +61,12 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
 
     Raises:
         InvalidStoreUrlError: the URL cannot be read.
-        UnknownBackendError: no installed backend has this scheme; a third party's gets one by an entry point.
+        UnknownBackendError: no installed backend has this scheme; third-party backends register theirs by an entry
+            point.
     """
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         kind = type(url).__name__
-        raise InvalidStoreUrlError(str(url), f"it is of type {kind} and has to be text, such as sqlite:///helix.db")
+        raise InvalidStoreUrlError(str(url), f"it is of type {kind}; it has to be text, such as sqlite:///helix.db")
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
         raise InvalidStoreUrlError(url, "it has no scheme; try sqlite:///helix.db or memory://")
@@ -73,13 +74,13 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
     return await opener(url, namespace=namespace, migrate=migrate, **options)
 
 
-# Looking reads a file of everything that is installed. What is not there is looked for again: it may be installed yet.
+# The lookup reads a file of everything that is installed. A miss is looked up again, as it may be installed later.
 @cache
 def _installed(scheme: str) -> EntryPoint:
     found = entry_points(group=ENTRY_POINTS, name=scheme)
     if not found:
         known = tuple(sorted(entry_points(group=ENTRY_POINTS).names))
-        # What others write as `postgresql+driver://`; there is one driver for each here.
+        # Others write `postgresql+driver://`; here there is one driver for each scheme.
         [meant] = get_close_matches(scheme.partition("+")[0].lower(), known, n=1) or [None]
         raise UnknownBackendError(scheme, known, meant)
     return next(iter(found))

@@ -1,10 +1,10 @@
-"""Time and ids come from outside, so that the engine can be replayed and a test can hold the clock."""
+"""Time and ids come from outside, so that the engine can be replayed and a test can control the clock."""
 
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time of the store."""
+    """Gives the time of the store."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
@@ -12,7 +12,7 @@ class Clock(Protocol):
 
 
 class IdSource(Protocol):
-    """Mints ids nobody can guess."""
+    """Creates ids that cannot be guessed."""
 
     def new(self, prefix: str) -> str:
         """A fresh id such as `run_3k9…`, of letters, digits and `_` after the prefix."""

@@ -1,4 +1,4 @@
-"""What turns texts into vectors, so that they can be compared by what they mean."""
+"""Turns texts into vectors, so that they can be compared by meaning."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -10,7 +10,7 @@ from helix_agents.domain.errors import UnknownModelError
 ENTRY_POINTS = "helix_agents.embedders"
 
 EmbeddingPurpose: TypeAlias = Literal["document", "query"]
-"""Whether a text is kept, or asked with; some embedders read the two differently."""
+"""Whether a text is stored or is a query; some embedders treat the two differently."""
 
 
 class EmbeddingAdapter(Protocol):
@@ -18,14 +18,14 @@ class EmbeddingAdapter(Protocol):
 
     @property
     def name(self) -> str:
-        """What its vectors are known by; vectors of another name are never compared with them."""
+        """The name its vectors are stored under; vectors with different names are never compared."""
         ...
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose) -> Sequence[Sequence[float]]:
         """A vector for each text, all of the same length.
 
         Raises:
-            ModelError: it could not; says whether asking again may help.
+            ModelError: it failed; the error says whether asking again may help.
         """
         ...
 
@@ -37,13 +37,14 @@ class OpenEmbedder(Protocol):
 
 
 def open_embedder(name: str, **options: Any) -> EmbeddingAdapter:
-    """Open the embedder that a name such as `openai:text-embedding-3-small` means. Nothing is asked of the network.
+    """Open the embedder with a name such as `openai:text-embedding-3-small`. This makes no network request.
 
-    `options` go to the provider as they are; those that come with this library take `api_key`, `base_url` and
-    `dimensions`, and without them do as the provider's own client does.
+    `options` are passed to the provider as they are. The providers that come with this library take `api_key`,
+    `base_url` and `dimensions`, and without them behave like the provider's own client.
 
     Raises:
-        UnknownModelError: no installed provider has this prefix; a third party's gets one by an entry point.
+        UnknownModelError: no installed provider has this prefix; third-party providers register theirs by an entry
+            point.
         MissingExtraError: the provider needs an optional dependency that is not installed.
     """
     prefix, _, model = name.partition(":")

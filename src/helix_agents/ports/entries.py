@@ -1,4 +1,4 @@
-"""Where the state capabilities keep what they know: versioned entries, their history and changes, the audit log."""
+"""Where the state capabilities keep their data: versioned entries, their history and changes, the audit log."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,10 +22,11 @@ MOST_LISTED = 10_000
 
 
 class Waiting(Protocol):
-    """Somebody who listens for changes."""
+    """A listener for changes."""
 
     async def wait(self, timeout: float) -> bool:
-        """Return as soon as something was committed since the last wait; False if nothing was for so many seconds."""
+        """Return True as soon as something was committed since the last wait; False if nothing was within `timeout`
+        seconds."""
         ...
 
 
@@ -34,12 +35,13 @@ class EntryStore(Protocol):
 
     @property
     def namespace(self) -> str:
-        """The tenant that no call can step out of."""
+        """The tenant; no call can reach outside it."""
         ...
 
     @property
     def home(self) -> Path | None:
-        """The folder for files that belong to this store, None when it has no place on disk. It may not exist yet."""
+        """The folder for files that belong to this store; None if it has no place on disk. The folder may not exist
+        yet."""
         ...
 
     def now_ms(self) -> int:
@@ -47,7 +49,7 @@ class EntryStore(Protocol):
         ...
 
     async def store_id(self) -> str:
-        """What tells this store's namespace from every other one, for ever."""
+        """An id that distinguishes this store's namespace from every other one, forever."""
         ...
 
     async def transact(self, request: EntryTransaction) -> Transacted:
@@ -62,25 +64,25 @@ class EntryStore(Protocol):
         ...
 
     async def find(self, scope: str, key: str) -> Entry | None:
-        """The key as it is; None when it does not exist."""
+        """The current entry of a key; None if it does not exist."""
         ...
 
     async def find_version(self, scope: str, key: str, version: int) -> Entry | None:
-        """One kept version of a key that exists."""
+        """One kept version of an existing key."""
         ...
 
     async def list_versions(self, scope: str, key: str, *, limit: int | None = None) -> tuple[Entry, ...]:
-        """The kept versions, newest first; nothing for a key that does not exist."""
+        """The kept versions, newest first; empty for a key that does not exist."""
         ...
 
     async def list_entries(
         self, scope: str, *, prefix: str = "", after: str | None = None, limit: int = 1_000, values: bool = False
     ) -> EntryPage:
-        """Keys that start with the prefix, in order, after a key; without `values` only what they weigh and whose."""
+        """Keys with the prefix, in order, after a given key; without `values`, only their sizes and owners."""
         ...
 
     async def usage(self, scope: str) -> ScopeUsage:
-        """What a scope holds."""
+        """How much a scope holds."""
         ...
 
     async def list_scopes(self, prefix: str = "") -> tuple[ScopeUsage, ...]:
@@ -90,16 +92,16 @@ class EntryStore(Protocol):
     async def list_events(
         self, after: int, *, limit: int = 1_000, scope: str | None = None, prefix: str = "", until: int | None = None
     ) -> EventPage:
-        """What was announced after a revision, up to another one."""
+        """The changes announced after a revision, up to another one."""
         ...
 
     async def revision_at(self, at_ms: int) -> int:
-        """The last revision before the first that was announced at this time or later, whatever the clock did since. It
-        is the present one when none was."""
+        """The last revision before the first one that was announced at this time or later, whatever the clock did
+        since; the present revision if none was."""
         ...
 
     async def prune_events(self, *, before_ms: int, keep: int) -> int:
-        """Let go of announced changes that are older, or more than `keep`; answers the revision up to which."""
+        """Remove announced changes that are older, or exceed `keep`; returns the revision up to which they are gone."""
         ...
 
     def listen(self) -> AbstractAsyncContextManager[Waiting]:
@@ -107,14 +109,14 @@ class EntryStore(Protocol):
         ...
 
     async def overview(self, system: Sequence[str] = (), *, sessions: int = 1_000) -> Overview:
-        """One consistent look at everything; with the latest sessions, and the entries of the named scopes."""
+        """One consistent view of everything, with the latest sessions and the entries of the named scopes."""
         ...
 
     async def glance(
         self, system: Sequence[str] = (), *, agent: str | None = None, runs_since: int | None = None
     ) -> Glance:
-        """One consistent look at what waits, and at the runs since a time, in all sessions or in an agent's; with the
-        entries of the named scopes. Sessions in which nothing goes on are not gone through."""
+        """One consistent view of what waits, and of the runs since a given time, in all sessions or in those of one
+        agent, with the entries of the named scopes. Idle sessions are not scanned."""
         ...
 
     def dump(self, scopes: Sequence[str]) -> AbstractAsyncContextManager["EntryDump"]:
@@ -122,11 +124,12 @@ class EntryStore(Protocol):
         ...
 
     async def stage_restore(self, restore_id: str, rows: Sequence[Entry]) -> None:
-        """Lay rows aside for a restore; nobody sees them. Nothing else is changed."""
+        """Stage rows for a restore. They are not visible, and nothing else is changed."""
         ...
 
     async def restore(self, request: RestoreEntries) -> Transacted:
-        """Replace the scopes by what was staged: versions and revisions go on counting, readers of changes are told.
+        """Replace the scopes by what was staged. Versions and revisions continue counting, and readers of changes are
+        notified.
 
         A key keeps the history that came with it. Sending the same restore again finds nothing staged and is refused.
 
@@ -136,7 +139,7 @@ class EntryStore(Protocol):
         ...
 
     async def discard_restore(self, restore_id: str | None) -> None:
-        """Let go of what was staged under an id, or under all; idempotent."""
+        """Discard what was staged under an id, or under all ids; idempotent."""
         ...
 
     async def list_audit(self, after: int = 0, *, limit: int = 1_000) -> tuple[AuditRow, ...]:
@@ -144,11 +147,11 @@ class EntryStore(Protocol):
         ...
 
     async def prune_audit(self, up_to: int) -> int:
-        """Let go of rows of the audit log that a checkpoint stands for; answers how many."""
+        """Remove rows of the audit log that a checkpoint covers; returns how many."""
         ...
 
     async def close(self) -> None:
-        """Let go of the store; idempotent."""
+        """Release the store; idempotent."""
         ...
 
 
@@ -161,5 +164,5 @@ class EntryDump(Protocol):
         ...
 
     def rows(self) -> AsyncIterator[Sequence[Entry]]:
-        """Present rows and kept versions, batch by batch, by scope, key and version, the newest of a key last."""
+        """Present rows and kept versions in batches, ordered by scope, key and version, the newest of a key last."""
         ...

@@ -1,4 +1,4 @@
-"""What the engine asks of a language model: one request in, a stream of events out."""
+"""What the engine needs from a language model: one request in, a stream of events out."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
@@ -11,11 +11,11 @@ from helix_agents.domain.usage import TokenCount
 CacheTtl: TypeAlias = Literal["5m", "1h"]
 
 StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter"]
-"""Why a reply ended, in the same words for every provider: it was done, it wants tools, it ran into the token
-limit, or the provider withheld it."""
+"""Why a reply ended, in the same words for every provider: it was complete, it wants tools, it reached the token limit,
+or the provider withheld it."""
 
 FINISH_TOOL = "__finish__"
-"""The tool a model calls to hand over the structured output of an agent."""
+"""The tool a model calls to submit the structured output of an agent."""
 
 
 class PromptCache(Record):
@@ -26,7 +26,7 @@ class PromptCache(Record):
 
 
 class ModelSettings(Record):
-    """How a model should answer; what is None is left to the provider."""
+    """How a model should answer. Settings that are None are left to the provider."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -49,10 +49,10 @@ class ToolSpec(Record):
 
 
 class ModelRequest(Record):
-    """One question to a model: the instructions, the history, and the tools it may call.
+    """One request to a model: the instructions, the history, and the tools it may call.
 
-    `messages` only ever grows between the steps of one run, so an adapter may keep what it converted before. Only where
-    its first message is another one, a summary has taken the place of the oldest.
+    `messages` only ever grows between the steps of one run, so an adapter may keep what it has converted. The
+    exception: if the first message has changed, a summary has replaced the oldest messages.
     """
 
     agent_type: str
@@ -80,7 +80,7 @@ class ThinkingPiece(Record, tag_field="event", tag="thinking"):
 
 
 class ToolCallStarted(Record, tag_field="event", tag="tool_call_started"):
-    """The model began a call; `id` is the provider's."""
+    """The model started a call; `id` is the provider's."""
 
     id: ToolCallId
     name: str
@@ -102,7 +102,7 @@ class ToolCallEnded(Record, tag_field="event", tag="tool_call_ended"):
 class ReplyDone(Record, tag_field="event", tag="done"):
     """The whole reply, always the last event. Call ids are the provider's, as in the events before.
 
-    An adapter that stands before several models names the one that answered; usage is counted under its name.
+    An adapter in front of several models names the one that answered; usage is counted under its name.
     """
 
     reply: AssistantMessage
@@ -118,11 +118,11 @@ class LLMAdapter(Protocol):
 
     @property
     def name(self) -> str:
-        """The name usage is counted under, such as `anthropic:claude-sonnet-4-5`."""
+        """The name under which usage is counted, such as `anthropic:claude-sonnet-4-5`."""
         ...
 
     def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        """Stream the reply, or give it as a whole (`ReplyDone`). Closing the iterator early cuts the call.
+        """Stream the reply, or return it as a whole (`ReplyDone`). Closing the iterator early cuts off the call.
 
         Raises:
             ModelError: what went wrong, and whether asking again may help.

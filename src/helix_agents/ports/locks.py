@@ -1,4 +1,4 @@
-"""Locks with leases, for what users coordinate; the engine itself needs none."""
+"""Locks with leases, for your own code to use; the engine itself needs none."""
 
 from typing import Protocol
 
@@ -12,26 +12,26 @@ class LockManager(Protocol):
         """Take the lock, waiting up to `timeout` seconds for it.
 
         Raises:
-            LockHeldError: somebody else holds it and its lease is alive.
+            LockHeldError: another owner holds it and its lease is alive.
         """
         ...
 
     async def renew(self, lock: Lock, *, ttl_ms: int) -> Lock:
-        """Prolong the lease.
+        """Extend the lease.
 
         Raises:
-            LockLostError: the lease ran out and somebody else took the lock, or it was released.
+            LockLostError: the lease expired and another owner took the lock, or it was released.
         """
         ...
 
     async def release(self, lock: Lock) -> None:
-        """Give the lock back.
+        """Release the lock.
 
         Raises:
-            LockLostError: it was not held any more.
+            LockLostError: it was no longer held.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of files and connections; idempotent."""
+        """Release files and connections; idempotent."""
         ...

@@ -18,14 +18,14 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 
 
 class MemoryStore(Protocol):
-    """Memories of entities. Everything but `list_entities` and `list_unembedded` sees one entity, and no other.
+    """Memories of entities. Every method except `list_entities` and `list_unembedded` sees one entity, and no other.
 
-    `sources` narrows a question to memories from these; None is for all.
+    `sources` limits a query to memories from these sources; None means all.
     """
 
     async def save_memory(self, request: SaveMemory) -> SavedMemory:
-        """Keep a memory. One source says a thing once: of any number of callers with the same text one creates it, and
-        all are told of it. What is answered is stored, and its words are found.
+        """Keep a memory. Within one source a text is stored once: of any number of callers with the same text, one
+        creates the memory, and all get it. When this returns, the memory is stored, and a search by its words finds it.
 
         Raises:
             InvalidIdError, InvalidInputError, UnstorableValueError: it cannot be kept.
@@ -37,11 +37,11 @@ class MemoryStore(Protocol):
         ...
 
     async def update_memory(self, request: UpdateMemory) -> MemoryRecord:
-        """Change a memory; with a new text its old words and meaning find it no more.
+        """Change a memory. With a new text, its old words and meaning no longer find it.
 
         Raises:
             MemoryNotFoundError: the entity has no such memory.
-            MemoryChangedError: somebody changed it since `expected_version`.
+            MemoryChangedError: it was changed since `expected_version`.
             InvalidIdError, InvalidInputError, UnstorableValueError: it cannot be kept.
         """
         ...
@@ -53,8 +53,8 @@ class MemoryStore(Protocol):
         ids: Sequence[MemoryId] | None = None,
         sources: Sequence[str] | None = None,
     ) -> int:
-        """Delete memories with their words and vectors: those with these ids, from these sources, or all; answers how
-        many went."""
+        """Delete memories with their words and vectors: those with these ids, from these sources, or all; returns how
+        many were deleted."""
         ...
 
     async def list_memories(
@@ -65,17 +65,17 @@ class MemoryStore(Protocol):
         offset: int = 0,
         limit: int = DEFAULT_LIMIT,
     ) -> Page[MemoryRecord]:
-        """Memories of an entity, the newest first."""
+        """Memories of an entity, newest first."""
         ...
 
     async def list_entities(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[MemoryEntity]:
-        """Whom there are memories of, by entity and source, in their order."""
+        """The entities and sources that have memories, in order."""
         ...
 
     async def search_words(
         self, entity: EntityId, words: Sequence[str], *, sources: Sequence[str] | None = None, limit: int = 10
     ) -> tuple[MemoryRecord, ...]:
-        """Memories that have any of these words, as `words_of` reads them, the best first."""
+        """Memories that contain any of these words, as `words_of` reads them, best match first."""
         ...
 
     async def search_meaning(
@@ -87,11 +87,11 @@ class MemoryStore(Protocol):
         sources: Sequence[str] | None = None,
         limit: int = 10,
     ) -> tuple[NearMemory, ...]:
-        """Memories that this embedder has read, the nearest first. Exact: no near one is left out."""
+        """Memories that this embedder has embedded, nearest first. Exact: no near memory is left out."""
         ...
 
     async def put_embedding(self, embedding: MemoryEmbedding) -> bool:
-        """Keep what an embedder made of a text; False where that text is not the memory's any more."""
+        """Store the vector that an embedder made of a text; False if that is no longer the memory's text."""
         ...
 
     async def list_unembedded(
@@ -102,8 +102,8 @@ class MemoryStore(Protocol):
         before_ms: int | None = None,
         limit: int = 100,
     ) -> tuple[MemoryRecord, ...]:
-        """Memories that no embedder has read, or not this one, by entity and id; only those last changed before a time,
-        if one is given."""
+        """Memories that no embedder has embedded, or that this one has not, by entity and id; if a time is given, only
+        those last changed before it."""
         ...
 
     def now_ms(self) -> int:
@@ -111,5 +111,5 @@ class MemoryStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of files and connections; idempotent."""
+        """Release files and connections; idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""A model by its name: the prefix before the colon says which provider opens it."""
+"""Models by name: the prefix before the colon says which provider opens them."""
 
 from difflib import get_close_matches
 from importlib.metadata import entry_points
@@ -11,13 +11,14 @@ ENTRY_POINTS = "helix_agents.models"
 
 
 def open_model(name: str, **options: Any) -> LLMAdapter:
-    """Open the model that a name such as `anthropic:claude-sonnet-4-5` means. Nothing is asked of the network.
+    """Open the model with a name such as `anthropic:claude-sonnet-4-5`. This makes no network request.
 
-    `options` go to the provider as they are; those that come with this library take `api_key` and `base_url`, and
-    without them read the environment as the provider's own client does.
+    `options` are passed to the provider as they are. The providers that come with this library take `api_key` and
+    `base_url`, and without them read the environment as the provider's own client does.
 
     Raises:
-        UnknownModelError: no installed provider has this prefix; a third party's gets one by an entry point.
+        UnknownModelError: no installed provider has this prefix; third-party providers register theirs by an entry
+            point.
         MissingExtraError: the provider needs an optional dependency that is not installed.
     """
     prefix, _, model = name.partition(":")

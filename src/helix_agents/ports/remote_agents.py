@@ -1,4 +1,4 @@
-"""Agents behind another service: what is asked of whoever carries the questions there."""
+"""Agents in another service: what the engine needs from the transport that reaches them."""
 
 from collections.abc import AsyncGenerator
 from typing import Literal, Protocol, TypeAlias
@@ -17,8 +17,8 @@ RemoteStop: TypeAlias = Literal["stopping", "nothing_running", "unknown"]
 
 
 class RemoteSession(Record):
-    """A session at the other service. The user is told there only by a transport that is set up to, and so is where its
-    runs hang in the trace of the conversation here, which is known at the beginning.
+    """A session at the other service. The user, and the run's place in the trace of the conversation here, are sent
+    only by a transport that is configured to do so. The place in the trace is known from the start.
     """
 
     session_id: SessionId
@@ -28,7 +28,7 @@ class RemoteSession(Record):
 
 
 class RemoteStatus(Record):
-    """How the session stands there."""
+    """The state of the session there."""
 
     run_id: RunId | None = None
     run_status: RunStatus | None = None
@@ -40,19 +40,19 @@ class RemoteStatus(Record):
 
 
 class RemoteAnswerRefusedError(Exception):
-    """The answer does not fit the call that waits there; the sentence says why."""
+    """The answer does not fit the call that waits there; the message says why."""
 
 
 class RemoteAgentTransport(Protocol):
-    """Speaks to one agent service. It keeps nothing: every call names its session, and every call may be repeated.
+    """Talks to one agent service. It keeps no state: every call names its session, and every call may be repeated.
 
-    Every method raises `RemoteUnavailableError` when asking again later may help, `RemoteRefusedError` when it will
-    not, and `RemoteProtocolError` when the answer is none.
+    Every method raises `RemoteUnavailableError` if asking again later may help, `RemoteRefusedError` if it will not,
+    and `RemoteProtocolError` if the reply cannot be understood.
     """
 
     @property
     def url(self) -> str:
-        """Which service; for people."""
+        """The service's address, for people to read."""
         ...
 
     @property
@@ -61,20 +61,20 @@ class RemoteAgentTransport(Protocol):
         ...
 
     async def start(self, session: RemoteSession, message: UserMessage, *, depth: int) -> None:
-        """Begin the session with its first message; one that was begun before goes on as it is.
+        """Start the session with its first message; a session that was started before continues as it is.
 
-        `depth` says how many agents stand above this one, so that services that delegate to each other come to an end.
+        `depth` is the number of agents above this one, so that services that delegate to each other come to an end.
         """
         ...
 
     async def status(self, session: RemoteSession) -> RemoteStatus | None:
-        """How the session stands; None when the service does not know it."""
+        """The state of the session; None if the service does not know it."""
         ...
 
     def stream(self, session: RemoteSession, *, after: int) -> AsyncGenerator[StreamChunk, None]:
         """The chunks after a sequence: what is there, then what comes, until the run there ends or waits.
 
-        The end of the iteration is the end of the run; a connection that is lost before raises.
+        The end of the iteration is the end of the run; a connection that is lost before that raises.
         """
         ...
 
@@ -89,11 +89,11 @@ class RemoteAgentTransport(Protocol):
         ...
 
     async def resume(self, session: RemoteSession) -> Resumed:
-        """Let the session go on with the answers it has."""
+        """Let the session continue with the answers it has."""
         ...
 
     async def interrupt(self, session: RemoteSession, reason: str | None) -> RemoteStop:
-        """Ask the run there to stop, keeping what it did. Any answer means that the request is durable there."""
+        """Ask the run there to stop, keeping what it did. Any reply means that the request is durable there."""
         ...
 
     async def abort(self, session: RemoteSession, reason: str | None) -> RemoteStop:
@@ -105,9 +105,9 @@ class RemoteAgentTransport(Protocol):
         ...
 
     async def usage(self, session: RemoteSession) -> UsageRollup:
-        """What the session and everything below it used."""
+        """What the session and everything below it have used."""
         ...
 
     async def delete(self, session: RemoteSession) -> None:
-        """Remove the session and everything below it; idempotent."""
+        """Delete the session and everything below it; idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""What the engine asks of whoever has skills: which there are, the text of one, and the files that come with it."""
+"""What the engine needs from a provider of skills: the list, the text of one, and the files that come with it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from helix_agents.domain.records import Record
 
 
 class SkillInfo(Record):
-    """A skill as every request tells of it: its name, and when it is of use."""
+    """A skill as every request lists it: its name, and when it helps."""
 
     name: str
     description: str
@@ -29,20 +29,20 @@ class LineRange(Record):
     last: int | None = None
 
     def of(self, text: str) -> str:
-        """These lines of a text; none are left of one that is shorter."""
+        """These lines of a text; empty if the text is shorter."""
         return "".join(text.splitlines(keepends=True)[self.first - 1 : self.last])
 
 
 class SkillProvider(Protocol):
-    """Where an agent's skills come from. It is asked by whichever process works on a run, at any time.
+    """Where an agent's skills come from. Any process that works on a run may call it, at any time.
 
-    What `list_skills` answers is asked for once in a run and recorded with the run's first reply, so it may change
-    between two runs. What a method raises fails that run as `skills_unavailable`, or is told to the model by the tool
-    that asked; `ToolFailed` says it in words of your own.
+    `list_skills` is called once per run, and its result is recorded with the run's first reply, so it may change
+    between two runs. If that call raises, the run fails as `skills_unavailable`; if a tool's call raises, the tool
+    tells the model. Raise `ToolFailed` to choose the words.
     """
 
     async def list_skills(self) -> Sequence[SkillInfo]:
-        """Every skill there is, in any order."""
+        """Every skill, in any order."""
         ...
 
     async def get_skill(self, name: str) -> LoadedSkill | None:
@@ -50,8 +50,8 @@ class SkillProvider(Protocol):
         ...
 
     async def read_resource(self, name: str, path: str, range: LineRange | None = None) -> str | None:
-        """A file of a skill, or some lines of it; None for whatever is no file inside this skill.
+        """A file of a skill, or some lines of it; None if the path is not a file inside this skill.
 
-        Models choose the path, and what they read chooses for them: nothing outside the skill may be reached by it.
+        Models choose the path, and may be influenced by what they read: nothing outside the skill may be reachable.
         """
         ...

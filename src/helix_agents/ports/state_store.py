@@ -1,8 +1,8 @@
 """The single durable surface: everything a session is, behind one port made of small facets.
 
-Every method names a guarantee. A store that cannot keep one does not exist: there is no optional half.
-Unless a method says otherwise it raises `SessionNotFoundError` for an id that is not there (one that may answer None
-does so then) and `InvalidIdError` for an id that can never be, and a write that raises has changed nothing.
+Every method names a guarantee, and a store has to keep all of them: none is optional. Unless a method says otherwise,
+it raises `SessionNotFoundError` for an id that does not exist (a method that may return None does that instead) and
+`InvalidIdError` for an id that can never exist, and a write that raises has changed nothing.
 """
 
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from helix_agents.domain.pending import AnswerOutcome, PendingCall, PendingFilte
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import Fence, KnownAs, Lease, RunMetadata, RunRecord, RunStatus, RunUpdate
+from helix_agents.domain.schedules import Schedule, ScheduleId
 from helix_agents.domain.sessions import (
     BranchPoint,
     CreateSession,
@@ -38,7 +39,7 @@ from helix_agents.domain.writes import Merged, StepWrites
 
 
 class StoreLimits(Record):
-    """The largest things a store takes, in bytes of JSON; None means no limit."""
+    """The largest values a store accepts, in bytes of JSON; None means no limit."""
 
     state_bytes: int | None = None
     staged_write_bytes: int | None = None
@@ -46,7 +47,7 @@ class StoreLimits(Record):
 
 
 class Sessions(Protocol):
-    """Sessions as a whole: made, loaded, changed, listed, deleted."""
+    """Sessions as a whole: created, loaded, changed, listed, deleted."""
 
     async def create_session(self, session_id: SessionId, options: CreateSession | None = None) -> SessionState:
         """Create the session; of many concurrent callers, in any number of processes, exactly one wins.
@@ -57,49 +58,49 @@ class Sessions(Protocol):
         ...
 
     async def session_exists(self, session_id: SessionId) -> bool:
-        """Whether the session is there; any string may be asked for."""
+        """Whether the session exists; any string may be passed."""
         ...
 
     async def find_session(self, session_id: SessionId) -> SessionSummary | None:
-        """The line of the session in a listing, at the same cost however much it holds; any string may be asked for."""
+        """The session as a listing shows it, at the same cost however much it holds; any string may be passed."""
         ...
 
     async def delete_session(self, session_id: SessionId) -> None:
-        """Remove the session and every session below it; idempotent.
+        """Delete the session and every session below it; idempotent.
 
-        Branches stay whole. Text goes with the last session that refers to it.
+        Branches stay whole. Text is deleted with the last session that refers to it.
         """
         ...
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
-        """Make a new session from another one's messages, state, agent type and user, at a cost that does not grow.
+        """Create a new session from another one's messages, state, agent type and user, at a cost that does not grow.
 
-        Runs, pending calls, children, flags, stream and usage stay behind; calls open at that point are answered as
-        not executed.
+        Runs, pending calls, children, flags, stream and usage are not copied. Calls open at that point are answered
+        with what is known about them by then, or else as not executed.
 
         Raises:
             SessionAlreadyExistsError: the new id is taken.
-            CheckpointNotFoundError: the source has no such checkpoint, or not that many messages.
+            CheckpointNotFoundError: the source has no such checkpoint, or fewer messages than that.
         """
         ...
 
     async def load_state(self, session_id: SessionId) -> SessionState:
-        """The session as last committed, with the rows that others write assembled into it: one consistent read."""
+        """The session as last committed, including the rows that others write: one consistent read."""
         ...
 
     async def save_state(
         self, session_id: SessionId, state: SessionState, *, expected_version: int | None = None
     ) -> Committed:
-        """Store the record (fields that others write excepted) with a checkpoint of source `save`.
+        """Store the record (except fields that others write) with a checkpoint of source `save`.
 
         Raises:
             StaleStateError: `expected_version` was given and is not the stored one.
-            ModeIsWriteOnceError: the record changes a mode that was set.
+            ModeIsWriteOnceError: the record changes a mode that was already set.
         """
         ...
 
     async def merge_custom_state(self, session_id: SessionId, writes: StepWrites) -> Merged:
-        """Apply state writes in order; concurrent merges from several processes all arrive.
+        """Apply state writes in order; concurrent merges from several processes are all applied.
 
         Raises:
             InvalidWriteError: an append meets something that is not a list.
@@ -115,7 +116,7 @@ class Sessions(Protocol):
         error: str | None = None,
         failure_reason: str | None = None,
     ) -> int:
-        """Set the status, and store the context given with it; answers the new version."""
+        """Set the status, and store the context given with it; returns the new version."""
         ...
 
     async def compare_and_set_status(
@@ -129,27 +130,27 @@ class Sessions(Protocol):
         failure_reason: str | None = None,
         expected_version: int | None = None,
     ) -> StatusOutcome:
-        """Set the status if it is one of the expected and the version fits; says truthfully what was found."""
+        """Set the status if it is one of the expected and the version matches; reports truthfully what was found."""
         ...
 
     async def increment_step_count(self, session_id: SessionId) -> int:
-        """Count one step; answers the new count. Concurrent callers get different answers."""
+        """Count one step; returns the new count. Concurrent callers get different counts."""
         ...
 
     async def increment_resume_count(self, session_id: SessionId) -> int:
-        """Count one resume; answers the new count. Concurrent callers get different answers."""
+        """Count one resume; returns the new count. Concurrent callers get different counts."""
         ...
 
     async def patch_metadata(self, session_id: SessionId, patch: dict[str, str | None]) -> dict[str, str]:
-        """Set the given keys, remove those given as None; answers the metadata afterwards."""
+        """Set the given keys, and remove those given as None; returns the resulting metadata."""
         ...
 
     async def list_sessions(
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:
-        """Sessions that match, newest first, ties by id.
+        """Matching sessions, newest first, ties by id.
 
-        Asked for one of the `MARKS` in their metadata, a store that outlives its process looks at those alone.
+        If the filter asks for one of the `MARKS` in their metadata, a store that outlives its process reads only those.
         """
         ...
 
@@ -158,7 +159,7 @@ class Messages(Protocol):
     """The transcript: immutable rows, stored once, shared with branches."""
 
     async def append_messages(self, session_id: SessionId, messages: Sequence[Message]) -> int:
-        """Append in order; answers the new count. Appends from several processes never interleave or get lost."""
+        """Append in order; returns the new count. Appends from several processes never interleave or get lost."""
         ...
 
     async def get_messages(
@@ -176,12 +177,12 @@ class Messages(Protocol):
         ...
 
     async def truncate_messages(self, session_id: SessionId, count: int) -> int:
-        """Keep the first `count` messages; answers how many there are now. Branches see no difference."""
+        """Keep the first `count` messages; returns how many there are now. Branches see no difference."""
         ...
 
 
 class Runs(Protocol):
-    """Runs, the leases of the processes that drive them, and how a dead one is found."""
+    """Runs, the leases of the processes that drive them, and how dead runs are found."""
 
     async def create_run(self, session_id: SessionId, run_id: RunId, metadata: RunMetadata | None = None) -> RunRecord:
         """Record a run outside the engine; it becomes the session's current run.
@@ -212,29 +213,30 @@ class Runs(Protocol):
         ...
 
     async def count_running(self, user_id: str | None) -> int:
-        """How many of the user's root sessions have a run that is going, whichever process drives it.
+        """How many of the user's root sessions have a running run, whichever process drives it.
 
-        None asks for sessions that belong to nobody. The cost grows with the runs that are going, not with the store.
+        None counts the sessions that belong to no user. The cost grows with the number of running runs, not with the
+        store.
         """
         ...
 
     async def renew_lease(self, owner: str, ttl_ms: int) -> Lease:
-        """Say that a process lives for another `ttl_ms` of the store's clock. One row per process, not per run."""
+        """Declare a process alive for another `ttl_ms` of the store's clock. One row per process, not per run."""
         ...
 
     async def find_lease(self, owner: str) -> Lease | None:
-        """The process's lease, if it is alive on the store's clock."""
+        """The process's lease, if it is still alive on the store's clock."""
         ...
 
     async def release_lease(self, owner: str) -> None:
-        """Say that a process gave up its runs; they are orphans at once."""
+        """Declare that a process gave up its runs; they are orphans at once."""
         ...
 
     async def list_orphans(
         self, *, limit: int = DEFAULT_LIMIT, after: RunRecord | None = None
     ) -> tuple[RunRecord, ...]:
-        """Running runs that no live process owns and whose parent run is not running, oldest first; those that follow
-        one of them in that order, if it is given.
+        """Running runs that no live process owns and whose parent run is not running, oldest first. If one of them is
+        given, only those that follow it in that order.
 
         One indexed query however many runs there are.
         """
@@ -245,7 +247,7 @@ class Runs(Protocol):
     ) -> RunRecord:
         """Take a run over: the same run, next attempt. Of many claimants exactly one wins.
 
-        With `known_as` it moves to another runtime, which has another name for it or none.
+        With `known_as`, the run moves to another runtime, which has another name for it or none.
 
         Raises:
             RunConflictError: it is not at this attempt, or no longer running.
@@ -254,18 +256,18 @@ class Runs(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Boundaries to come back to. They hold counts and writes, never copies."""
+    """Boundaries to return to. They hold counts and writes, never copies."""
 
     async def create_checkpoint(self, session_id: SessionId, meta: CheckpointMeta) -> Checkpoint:
-        """Write a checkpoint of the session as it is and move the pointer to it."""
+        """Write a checkpoint of the session as it is, and move the pointer to it."""
         ...
 
     async def get_latest_checkpoint(self, session_id: SessionId) -> Checkpoint | None:
-        """The checkpoint written last, never the one with the highest step count."""
+        """The checkpoint written last, whatever the step counts of others."""
         ...
 
     async def get_checkpoint(self, session_id: SessionId, checkpoint_id: CheckpointId) -> Checkpoint | None:
-        """One checkpoint of this session; an id of another session is as unknown as any."""
+        """One checkpoint of this session; the id of another session's checkpoint is unknown here."""
         ...
 
     async def list_checkpoints(
@@ -287,11 +289,11 @@ class SubSessions(Protocol):
     """A session's children."""
 
     async def add_sub_session_refs(self, session_id: SessionId, refs: Sequence[SubSessionRef]) -> None:
-        """Add references; one that is there already (same child) is left as it is."""
+        """Add references; a reference that exists already (same child) is left unchanged."""
         ...
 
     async def update_sub_session_ref(self, session_id: SessionId, update: SubSessionRefUpdate) -> SubSessionRef | None:
-        """Change a reference; None when the session has no such child."""
+        """Change a reference; None if the session has no such child."""
         ...
 
     async def get_sub_session_refs(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
@@ -300,24 +302,24 @@ class SubSessions(Protocol):
 
 
 class Staging(Protocol):
-    """Results that rest between their effect and the step's commit."""
+    """Results that are held between their effect and the step's commit."""
 
     async def stage_changes(
         self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True
     ) -> None:
         """Upsert by step and call.
 
-        What is not `synced` survives the process that staged it, as everything does; a power cut may take it, unless
-        this session was committed after it. For what whoever misses it can do again.
+        A change that is not `synced` survives the process that staged it, like everything else, but may be lost in a
+        power cut unless this session was committed after it. Use it for what can be done again if it is missing.
 
         Raises:
             SupersededError: the fence is not the current one.
-            StateSizeExceededError: the change is larger than the store takes.
+            StateSizeExceededError: the change is larger than the store accepts.
         """
         ...
 
     async def get_staged_changes(self, session_id: SessionId, step_id: StepId) -> tuple[StagedChange, ...]:
-        """What is staged for a step, in call order."""
+        """The changes staged for a step, in call order."""
         ...
 
     async def has_staged_changes(self, session_id: SessionId, step_id: StepId | None = None) -> bool:
@@ -329,13 +331,14 @@ class Staging(Protocol):
         ...
 
     async def discard_staging(self, session_id: SessionId, step_id: StepId | None = None) -> int:
-        """Drop what is staged, for one step or for all; answers how many rows went."""
+        """Drop what is staged, for one step or for all; returns how many rows were dropped."""
         ...
 
     async def cleanup_orphaned_staging(self, older_than_ms: int) -> int:
-        """Drop rows older than this whose session neither runs nor waits in the middle of a step; says how many went.
+        """Drop rows older than this whose session neither runs nor waits in the middle of a step; returns how many were
+        dropped.
 
-        Results that an open step holds are such rows, too, and may have to wait for days.
+        Results that an open step holds are staged rows as well, and may have to be kept for days.
         """
         ...
 
@@ -344,25 +347,33 @@ class Flags(Protocol):
     """Durable stop requests, each aimed at one run."""
 
     async def set_interrupt_flag(
-        self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
+        self,
+        session_id: SessionId,
+        reason: str | None = None,
+        *,
+        kind: StopKind = "interrupt",
+        run_id: RunId | None = None,
     ) -> InterruptOutcome:
-        """Ask the run that is going to stop. An abort replaces an interrupt, an interrupt does not replace an abort."""
+        """Ask the running run to stop. An abort replaces an interrupt; an interrupt does not replace an abort.
+
+        With `run_id`, the stop is meant for that run alone: if another run is current by then, nothing is stored.
+        """
         ...
 
     async def check_interrupt_flag(self, session_id: SessionId) -> InterruptFlag | None:
-        """Take the flag aimed at the current run: of many callers one gets it."""
+        """Take the flag aimed at the current run: of many callers, one gets it."""
         ...
 
     async def find_interrupt_flag(self, session_id: SessionId) -> InterruptFlag | None:
-        """Look at the flag aimed at the current run and leave it."""
+        """Look at the flag aimed at the current run, and leave it in place."""
         ...
 
     async def clear_interrupt_flag(self, session_id: SessionId) -> None:
-        """Remove whatever flag there is; idempotent."""
+        """Remove any flag; idempotent."""
         ...
 
     async def wait_for_interrupt(self, session_id: SessionId, timeout: float) -> InterruptFlag | None:
-        """The flag aimed at the current run as soon as there is one; None after `timeout` seconds.
+        """The flag aimed at the current run, as soon as there is one; None after `timeout` seconds.
 
         At most two statements a second while nothing happens.
         """
@@ -370,20 +381,20 @@ class Flags(Protocol):
 
 
 class Pending(Protocol):
-    """Calls that wait for somebody, across all sessions."""
+    """Calls that wait for an answer, across all sessions."""
 
     async def submit_answer(self, submission: SubmitAnswer) -> AnswerOutcome:
-        """Store an answer, once and for ever; the answer says what is needed next. Never raises for an unknown call."""
+        """Store an answer, once and forever; the outcome says what is needed next. Never raises for an unknown call."""
         ...
 
     async def get_pending_call(self, session_id: SessionId, tool_call_id: ToolCallId) -> PendingCall | None:
-        """One call by id, asked at its root or at its owner."""
+        """One call by id, looked up at its root or at its owner."""
         ...
 
     async def list_pending(
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
-        """Calls that match, newest first, ties by id; one indexed query however many there are."""
+        """Matching calls, newest first, ties by id; one indexed query however many there are."""
         ...
 
     async def find_expired_pending(
@@ -398,14 +409,14 @@ class Pending(Protocol):
     async def expire_pending(
         self, *, session_id: SessionId | None = None, limit: int = DEFAULT_LIMIT
     ) -> tuple[PendingCall, ...]:
-        """Mark such calls expired; each call is answered to exactly one of many callers."""
+        """Mark such calls expired; each call is returned to exactly one of many callers."""
         ...
 
     async def list_unresumed(
         self, grace_ms: int, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> tuple[SessionId, ...]:
-        """Root sessions that wait, have an answer or a timeout older than `grace_ms` that no run consumed, and no
-        running run: somebody has to resume them. Who waits longest comes first. One indexed query."""
+        """Root sessions that wait, have an answer or a timeout older than `grace_ms` that no run consumed, and have no
+        running run: they have to be resumed. The one that has waited longest comes first. One indexed query."""
         ...
 
 
@@ -423,7 +434,7 @@ class Effects(Protocol):
     async def renew_effect(
         self, session_id: SessionId, tool_call_id: ToolCallId, owner: str, lease_ms: int
     ) -> FinishOutcome:
-        """Keep an intent alive while its tool runs; one whose lease lasts 0 is given up, and its outcome unknown."""
+        """Keep an intent alive while its tool runs. With a lease of 0 it is given up, and its outcome is unknown."""
         ...
 
     async def finish_effect(
@@ -433,7 +444,7 @@ class Effects(Protocol):
         ...
 
     async def list_effects(self, session_id: SessionId) -> tuple[Effect, ...]:
-        """The session's ledger, oldest first: one that was begun again counts from then on."""
+        """The session's ledger, oldest first; an effect that was started again counts from then on."""
         ...
 
 
@@ -441,23 +452,24 @@ class Queues(Protocol):
     """Turns that wait until their session is free. A start that says `queued` takes its turn from here."""
 
     async def queue_turn(self, turn: QueuedTurn) -> QueuedTurn | None:
-        """Put a turn at the end of its session's queue; one of the same run id that waits there already is answered
-        instead, and nothing is changed.
+        """Put a turn at the end of its session's queue. If a turn with the same run id already waits there, that one is
+        returned instead, and nothing is changed.
 
-        None when there is nothing to wait for, and nothing was written: its run was begun before, or the session is
-        free, with no other turn waiting.
+        None if there is nothing to wait for, in which case nothing was written: its run was started before, or the
+        session is free and no other turn waits.
 
         Raises:
-            QueueFullError: `MOST_QUEUED` wait already.
+            QueueFullError: `MOST_QUEUED` turns are waiting already.
         """
         ...
 
     async def list_queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
-        """The turns that wait, in the order in which they came."""
+        """The turns that wait, in the order in which they arrived."""
         ...
 
     async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:
-        """Take a turn from the queue; False when it is not there. Of this and the start of its run one happens."""
+        """Remove a turn from the queue; False if it is not there. Of this and the start of its run, exactly one
+        happens."""
         ...
 
     async def list_queues(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> tuple[SessionId, ...]:
@@ -465,18 +477,50 @@ class Queues(Protocol):
         ...
 
 
+class Schedules(Protocol):
+    """What is said to agents at set times. Schedules belong to no session, and no run touches them."""
+
+    async def save_schedule(self, schedule: Schedule, *, replaces: str | None = None) -> Schedule:
+        """Store a schedule in place of the revision that it replaces; None for a schedule that is new.
+
+        The same save sent again, because its answer was lost, is answered as the first one was.
+
+        Raises:
+            ScheduleChangedError: another writer was first, or the schedule was deleted; nothing was written.
+        """
+        ...
+
+    async def find_schedule(self, schedule_id: ScheduleId) -> Schedule | None:
+        """One schedule; None if it does not exist."""
+        ...
+
+    async def delete_schedule(self, schedule_id: ScheduleId) -> bool:
+        """Remove a schedule; False when it is not there."""
+        ...
+
+    async def list_schedules(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
+        """All schedules, by id."""
+        ...
+
+    async def list_due_schedules(
+        self, until: int, *, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> tuple[Schedule, ...]:
+        """Schedules whose next time is not after `until`, earliest first."""
+        ...
+
+
 class Commits(Protocol):
-    """The writes that make a run one story: its start, its steps, and its end from outside."""
+    """The writes that make up the life of a run: its start, its steps, and its end from outside."""
 
     async def start_run(self, start: StartRun) -> RunStartCommitted:
-        """Begin a run in one commit; this is the mutex of a session.
+        """Start a run in one commit; this is the mutex of a session.
 
-        The same start sent again by its own caller, as its answer was lost, gets the first answer.
+        If the same caller sends the same start again because the reply was lost, it gets the first result.
 
         Raises:
             SessionAlreadyExistsError: `create` was given and the id is taken.
             StaleStateError: the session changed since it was read.
-            RunConflictError: another run is current than the caller read.
+            RunConflictError: the current run is not the one that the caller read.
             SupersededError: the parent's fence is not the current one.
         """
         ...
@@ -496,16 +540,16 @@ class Commits(Protocol):
         Raises:
             SupersededError: the commit's fence is not the current one; checked before anything else.
             StaleStateError: `expected_version` was given and is not the stored one.
-            StateSizeExceededError: something is larger than the store takes.
+            StateSizeExceededError: something is larger than the store accepts.
         """
         ...
 
     async def settle_session(self, request: SettleSession) -> StatusOutcome:
-        """End what a session and everything below it does, by compare-and-set.
+        """End what a session and everything below it are doing, by compare-and-set.
 
         Raises:
             InvalidWriteError: an append meets something that is not a list; nothing was written.
-            StateSizeExceededError: something is larger than the store takes; nothing was written.
+            StateSizeExceededError: something is larger than the store accepts; nothing was written.
         """
         ...
 
@@ -521,14 +565,15 @@ class SessionStateStore(
     Pending,
     Effects,
     Queues,
+    Schedules,
     Commits,
     Protocol,
 ):
-    """Everything durable about sessions within one namespace, which no call can step out of."""
+    """Everything durable about the sessions of one namespace. No call can reach outside the namespace."""
 
     @property
     def limits(self) -> StoreLimits:
-        """The largest things this store takes."""
+        """The largest values this store accepts."""
         ...
 
     def now_ms(self) -> int:
@@ -536,19 +581,32 @@ class SessionStateStore(
         ...
 
     async def migration_version(self) -> int:
-        """The schema version the data has."""
+        """The schema version of the data."""
         ...
 
     async def vacuum(self) -> None:
-        """Give freed space back and leave no byte of deleted text behind."""
+        """Give freed space back, and leave no byte of deleted text behind."""
         ...
 
     async def close(self) -> None:
-        """Let go of files and connections; idempotent. What was answered before is durable."""
+        """Release files and connections; idempotent. Everything acknowledged before is durable."""
         ...
 
 
-_FACETS = (Sessions, Messages, Runs, Checkpoints, SubSessions, Staging, Flags, Pending, Effects, Queues, Commits)
+_FACETS = (
+    Sessions,
+    Messages,
+    Runs,
+    Checkpoints,
+    SubSessions,
+    Staging,
+    Flags,
+    Pending,
+    Effects,
+    Queues,
+    Schedules,
+    Commits,
+)
 
 REQUIRED_OPERATIONS: frozenset[str] = frozenset(
     name for facet in _FACETS for name in vars(facet) if not name.startswith("_")
@@ -557,7 +615,7 @@ REQUIRED_OPERATIONS: frozenset[str] = frozenset(
 
 
 def check_complete(store: object) -> None:
-    """Refuse a store that lacks an operation.
+    """Reject a store that lacks an operation.
 
     Raises:
         IncompleteStoreError: names what is missing.

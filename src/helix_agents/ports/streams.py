@@ -1,4 +1,4 @@
-"""Everything visible, as a log with sequence numbers that several processes write and read."""
+"""Everything visible about a run, as a log with sequence numbers that several processes write and read."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -18,16 +18,16 @@ from helix_agents.domain.streams import (
     StreamSnapshot,
 )
 
-# A chunk about a run carries its ids, which may be long.
+# A chunk about a run carries the run's ids, which may be long.
 LEAST_CHUNK_BYTES = 1_000
 
 
 class StreamLimits(Record):
     """The bounds of a stream: None means no limit.
 
-    `max_chunks` holds at any moment, also within a step: choose it larger than the longest step, or a page that is
-    refreshed in the middle of one misses its beginning. Longer text than `chunk_bytes` comes in several chunks; what
-    says that a run began or ended cannot be cut, so there has to be room for it.
+    `max_chunks` holds at any moment, even within a step: choose it larger than the longest step, or a page that is
+    refreshed in the middle of a step misses its beginning. Text longer than `chunk_bytes` is split into several chunks.
+    A chunk that says that a run started or ended cannot be split, so there has to be room for it.
     """
 
     max_chunks: int | None = None
@@ -54,38 +54,39 @@ class FlushPolicy(Record):
 class StreamWriter(Protocol):
     """Writes a run's chunks from one event loop. A write is buffered and does not wait for the store; a flush does.
 
-    A store that does not answer for a while is tried again in the background. Only when megabytes wait for it does a
-    write wait too, so that memory stays bounded.
+    A store that does not answer for a while is tried again in the background. Only when megabytes are waiting for it
+    does a write wait as well, so that memory stays bounded.
     """
 
     @property
     def writer(self) -> int:
-        """The number the stream gave this writer; a newer writer shuts this one out."""
+        """The number that the stream gave this writer; a newer writer shuts this one out."""
         ...
 
     @property
     def sequence(self) -> int:
-        """The latest number this writer knows to be stored: what a commit without chunks answers for."""
+        """The latest sequence number that this writer knows to be stored, which a commit without chunks accounts
+        for."""
         ...
 
     async def write(self, chunk: StreamChunk) -> None:
-        """Take a chunk; it is stored soon, in order. A `timestamp` of 0 becomes the time it was taken.
+        """Accept a chunk; it is stored soon, in order. A `timestamp` of 0 becomes the time at which it was accepted.
 
         Raises:
-            ChunkTooLargeError: it is larger than the stream takes; it took no sequence number.
+            ChunkTooLargeError: it is larger than the stream accepts; it used no sequence number.
             SupersededError: a newer run, attempt or writer owns the stream; nothing more can be written.
         """
         ...
 
     def extend(self, chunk: Delta, text: str) -> bool:
-        """Add to the piece of text that was written last, if it is this chunk and is not on its way to the store yet.
+        """Add to the last written piece of text, if it is this chunk and is not on its way to the store yet.
 
-        False: it is not, or would get too large; the text has to be written as a chunk of its own.
+        False if it is not, or would get too large; the text then has to be written as its own chunk.
         """
         ...
 
     async def flush(self) -> int:
-        """Store what was taken so far; answers the latest sequence.
+        """Store everything accepted so far; returns the latest sequence.
 
         Raises:
             SupersededError: as for `write`.
@@ -93,13 +94,14 @@ class StreamWriter(Protocol):
         ...
 
     def take(self) -> AbstractAsyncContextManager[StreamAppend | None]:
-        """Hand over what is buffered, to ride in a step's transaction:
+        """Hand over what is buffered, to become part of a step's transaction:
 
             async with writer.take() as stream:
                 await store.save_state_and_promote_staging(…, commit=StepCommit(…, stream=stream))
 
-        Everything written earlier is stored before the block begins, and nothing written meanwhile is stored before it
-        ends. When the block raises, the chunks are stored by the next flush, once, whether or not they were before.
+        Everything written earlier is stored before the block starts, and nothing written during the block is stored
+        before it ends. If the block raises, the next flush stores the chunks once, whether or not they were stored
+        before.
 
         Raises:
             SupersededError: as for `write`.
@@ -148,11 +150,11 @@ class StreamManager(Protocol):
         ...
 
     def shares_transactions_with(self, store: object) -> bool:
-        """Whether chunks may ride in that state store's step commits."""
+        """Whether chunks can be part of that state store's step commits."""
         ...
 
     def claim(self, stream_id: StreamId, agent_type: str) -> StreamClaim:
-        """What the start of a run carries that becomes the writer of this stream in the same transaction."""
+        """What the start of a run carries to become the writer of this stream in the same transaction."""
         ...
 
     def writer_at(self, stream_id: StreamId, run_id: RunId, place: StreamPlace) -> StreamWriter:
@@ -171,15 +173,15 @@ class StreamManager(Protocol):
         after: int = 0,
         join: bool = False,
     ) -> StreamWriter:
-        """Become the stream's writer; the first one creates the stream, later ones shut earlier ones out.
+        """Become the stream's writer. The first writer creates the stream, and later ones shut earlier ones out.
 
         Given a `step`, chunks that an earlier writer of the same run left at this step or later, under numbers above
-        `after`, are discarded, and the range is named by a `step_discarded` chunk. A stream that is paused, ended or
-        failed becomes active for a new run or attempt.
+        `after`, are discarded, and a `step_discarded` chunk names the range. A paused, ended or failed stream becomes
+        active for a new run or attempt.
 
-        Told to `join`, be one more handle of the writer this attempt has already, in whichever process that is: nobody
-        is shut out, nothing is discarded, and chunks are stored in the order in which the handles flush them. A flush
-        whose answer is lost may then be stored twice. An attempt without a writer gets a new one.
+        With `join`, this becomes one more handle of the writer that this attempt already has, in whichever process: no
+        writer is shut out, nothing is discarded, and chunks are stored in the order in which the handles flush them. A
+        flush whose reply is lost may then be stored twice. An attempt without a writer gets a new one.
 
         Raises:
             SupersededError: a later turn, or a later attempt of this run, has written already, or this attempt has
@@ -188,14 +190,15 @@ class StreamManager(Protocol):
         ...
 
     async def create_reader(self, stream_id: StreamId) -> StreamReader | None:
-        """Read from the beginning; None when there is no such stream."""
+        """Read from the beginning; None if there is no such stream."""
         ...
 
     async def create_resumable_reader(self, stream_id: StreamId, *, from_sequence: int = 0) -> StreamReader | None:
         """Read everything after `from_sequence`, never a chunk twice, never one lost, in any process.
 
-        Where chunks after it are gone, the first thing read is a `truncated` chunk. A number this stream never reached
-        comes from another one: the first thing read is a `stream_resync` chunk, and then everything there is.
+        If chunks after it are gone, the first chunk read is a `truncated` chunk. A number that this stream never
+        reached comes from another stream: the first chunk read is then a `stream_resync` chunk, followed by everything
+        there is.
         """
         ...
 
@@ -216,11 +219,11 @@ class StreamManager(Protocol):
             async with writer.take() as last:
                 await streams.end_stream(…, last=last)
 
-        They are checked like any others. When they are refused nothing changes; when an earlier call has stored them
-        they are not stored again.
+        They are checked like any others. If they are refused, nothing changes; if an earlier call has stored them, they
+        are not stored again.
 
         Raises:
-            SupersededError: the stream belongs to a newer run or attempt, or does not take the last chunks.
+            SupersededError: the stream belongs to a newer run or attempt, or does not accept the last chunks.
         """
         ...
 
@@ -235,16 +238,16 @@ class StreamManager(Protocol):
     ) -> None:
         """Fail the stream of this run: readers get the history and then the error; idempotent.
 
-        `last` and what is raised are as for `end_stream`.
+        `last` and the exceptions are as for `end_stream`.
         """
         ...
 
     async def pause_stream(
         self, stream_id: StreamId, run_id: RunId, *, attempt: int = 1, last: StreamAppend | None = None
     ) -> None:
-        """Close readers cleanly at a human boundary; idempotent.
+        """Close readers cleanly where the run waits for a person; idempotent.
 
-        `last` and what is raised are as for `end_stream`.
+        `last` and the exceptions are as for `end_stream`.
         """
         ...
 
@@ -253,7 +256,7 @@ class StreamManager(Protocol):
         ...
 
     async def reactivate_stream(self, stream_id: StreamId, run_id: RunId, *, turn: int = 0, attempt: int = 1) -> None:
-        """Make a stream that ended, failed or paused active for a run, which owns it from now on.
+        """Make an ended, failed or paused stream active for a run, which owns it from now on.
 
         Raises:
             SupersededError: a later turn, or a later attempt of this run, has written already.
@@ -261,41 +264,42 @@ class StreamManager(Protocol):
         ...
 
     async def get_stream_info(self, stream_id: StreamId) -> StreamInfo | None:
-        """How the stream stands; None when there is none."""
+        """The state of the stream; None if there is no such stream."""
         ...
 
     async def get_all_chunks(self, stream_id: StreamId) -> tuple[StreamChunk, ...]:
-        """Every chunk still there, in order."""
+        """Every chunk that is still stored, in order."""
         ...
 
     async def get_chunks_from_step(
         self, stream_id: StreamId, from_step: int, run_id: RunId | None = None
     ) -> tuple[StreamChunk, ...]:
-        """Chunks of this step and later ones; of one run, or of the stream's current run."""
+        """Chunks of this step and later ones, of the given run or of the stream's current run."""
         ...
 
     async def cleanup_to_step(self, stream_id: StreamId, run_id: RunId, step: int, *, after: int = 0) -> int:
-        """Drop the run's chunks of steps after `step` under numbers above `after`; answers how many went.
+        """Drop the run's chunks of steps after `step` under numbers above `after`; returns how many were dropped.
 
-        Each contiguous range that went is named by a `step_discarded` chunk. Live readers keep their place.
+        A `step_discarded` chunk names each contiguous range that was dropped. Live readers keep their place.
         """
         ...
 
     async def snapshot(self, stream_id: StreamId, *, after: int = 0) -> StreamSnapshot | None:
-        """How the stream stands and the chunks after a sequence, in one consistent read."""
+        """The state of the stream and the chunks after a sequence, in one consistent read."""
         ...
 
     async def delete_stream(self, stream_id: StreamId) -> None:
-        """Remove the stream; idempotent. Its readers end."""
+        """Delete the stream; idempotent. Its readers end."""
         ...
 
     async def prune(self, older_than_ms: int) -> int:
-        """Remove the chunks of streams that ended, failed or paused longer ago than this; answers how many went.
+        """Delete the chunks of streams that ended, failed or paused longer ago than this; returns how many were
+        deleted.
 
-        A paused stream keeps the chunks that no committed step replaced. Numbers go on where they were.
+        A paused stream keeps the chunks that no committed step replaced. Sequence numbers continue where they were.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of files and connections; idempotent."""
+        """Release files and connections; idempotent."""
         ...

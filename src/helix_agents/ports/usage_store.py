@@ -12,27 +12,27 @@ class UsageStore(Protocol):
     """Entries are unique by run, attempt, step and number, so writing them again counts nothing twice."""
 
     async def record_usage(self, entries: Sequence[UsageEntry]) -> int:
-        """Store entries; answers how many were new."""
+        """Store entries; returns how many were new."""
         ...
 
     async def query_usage(
         self, where: UsageFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[UsageEntry]:
-        """Entries that match, newest first."""
+        """Matching entries, newest first."""
         ...
 
     async def get_usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
-        """What matches, added up per day (in UTC), agent and source: newest day first, then by name."""
+        """Matching usage, added up per day (in UTC), agent and source: newest day first, then by name."""
         ...
 
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
-        """What a session and every session below it used."""
+        """What a session and every session below it have used."""
         ...
 
     async def delete_usage(self, session_id: SessionId) -> int:
-        """Remove a session's entries; answers how many went."""
+        """Delete a session's entries; returns how many were deleted."""
         ...
 
     async def close(self) -> None:
-        """Let go of files and connections; idempotent."""
+        """Release files and connections; idempotent."""
         ...

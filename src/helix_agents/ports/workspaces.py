@@ -1,4 +1,4 @@
-"""What the engine asks of whoever has workspaces: a folder of files for a session, perhaps a shell and snapshots."""
+"""What the engine needs from a provider of workspaces: files for each session, perhaps a shell and snapshots."""
 
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias
@@ -8,11 +8,11 @@ from helix_agents.domain.records import Record
 from helix_agents.domain.sessions import WorkspaceRef
 
 WorkspaceCapability: TypeAlias = Literal["fs", "shell", "snapshot"]
-"""What a workspace can do: hold files, run commands, and be brought back to what it was."""
+"""What a workspace can do: hold files, run commands, and be restored to an earlier state."""
 
 
 class WorkspaceOwner(Record):
-    """For whom a workspace is opened. `key` is the same in every process, and no other session's: a file name."""
+    """The owner of a workspace. `key` is valid as a file name, the same in every process, and unique to the session."""
 
     key: str
     session_id: SessionId
@@ -20,7 +20,7 @@ class WorkspaceOwner(Record):
 
 
 class FileInfo(Record):
-    """One entry of a workspace; `size` is in bytes, of files."""
+    """One entry of a workspace; `size` is in bytes, for files."""
 
     path: str
     kind: Literal["file", "folder", "link", "other"]
@@ -28,8 +28,8 @@ class FileInfo(Record):
 
 
 class CommandResult(Record):
-    """What became of a command. `exit_code` is None where it was ended because its time was over. Of a long `output`
-    the beginning and the end are kept, and `left_out` says how many bytes between them are not."""
+    """The result of a command. `exit_code` is None if the command was ended because its time was up. Of a long
+    `output`, the beginning and the end are kept, and `left_out` is the number of bytes missing between them."""
 
     exit_code: int | None
     output: bytes
@@ -38,75 +38,75 @@ class CommandResult(Record):
 
 
 class WorkspaceFiles(Protocol):
-    """An open workspace. Paths begin in it and have slashes; nothing outside it can be reached, whatever a path, a link
-    or somebody who changes folders meanwhile makes of it. Links are shown, and never followed.
+    """An open workspace. Paths are relative to it and use slashes. Nothing outside it can be reached, whatever the
+    path, a link, or a concurrent change of folders. Links are shown, and never followed.
 
-    All of them raise `WorkspaceFileError` for what cannot be done with this path, and change nothing then.
+    All methods raise `WorkspaceFileError` if something cannot be done with this path, and then change nothing.
     """
 
     async def read(self, path: str, *, most_bytes: int) -> bytes:
-        """A file as a whole; one that has more bytes is refused."""
+        """The whole content of a file; a file with more bytes is refused."""
         ...
 
     async def write(self, path: str, content: bytes, *, instead_of: bytes | None = None) -> bool:
-        """Make this a file's content, as a whole or not at all, with the folders it is in.
+        """Make this the content of a file, as a whole or not at all, and create its folders.
 
-        With `instead_of`, only where the file's content is that; False where it is not, or not any more.
+        With `instead_of`, only if that is the file's content; False if it is not, or no longer.
         """
         ...
 
     async def list(self, path: str = "", *, deep: bool = False, most: int = 1_000) -> Sequence[FileInfo]:
-        """What is in a folder, sorted by path, and with `deep` what is in the folders in it; no more than `most`.
-        Of a file, the file itself."""
+        """The entries of a folder, sorted by path, with `deep` also those of its subfolders; no more than `most`. For a
+        file, the file itself."""
         ...
 
     async def delete(self, path: str, *, with_contents: bool = False) -> bool:
-        """Remove a file, a link or an empty folder, or a folder `with_contents`; False where there was nothing."""
+        """Delete a file, a link or an empty folder, or a folder `with_contents`; False if there was nothing."""
         ...
 
     async def move(self, path: str, target: str) -> None:
-        """Give a file or folder another path, with the folders that is in; one that is taken is refused."""
+        """Move a file or folder to another path, and create the target's folders; a target that exists is refused."""
         ...
 
     async def run(self, command: str, *, timeout_seconds: float, most_bytes: int) -> CommandResult:
-        """Run a command in the workspace's shell until it ends or its time is over.
+        """Run a command in the workspace's shell until it ends or its time is up.
 
-        What it started ends with it, also when whoever waits for it is cancelled.
+        The processes it started end with it, even if the caller that waits for it is cancelled.
         """
         ...
 
 
 class WorkspaceSnapshots(Protocol):
-    """What workspaces were at times. Names are given by the engine, up to 64 letters, digits and hyphens."""
+    """Earlier states of workspaces. The engine chooses the names: up to 64 letters, digits and hyphens."""
 
     async def create(self, ref: WorkspaceRef, name: str) -> None:
-        """Keep what is in a workspace now under a name, in place of what was kept under it before."""
+        """Keep the present content of a workspace under a name, replacing what was kept under it before."""
         ...
 
     async def list(self, ref: WorkspaceRef) -> Sequence[str]:
-        """The names of the snapshots of a workspace; none of one that is gone."""
+        """The names of the snapshots of a workspace; none if it is gone."""
         ...
 
     async def restore(self, ref: WorkspaceRef, name: str | None, *, source: WorkspaceRef | None = None) -> None:
-        """Make a workspace what it was, or empty without a name; with `source`, what that one was, which stays as it
-        is. Doing it again changes nothing more."""
+        """Restore a workspace to a snapshot, or empty it if `name` is None; with `source`, to a snapshot of that
+        workspace, which is left as it is. Doing it again changes nothing more."""
         ...
 
     async def delete(self, ref: WorkspaceRef, name: str) -> None:
-        """Forget a snapshot; idempotent."""
+        """Delete a snapshot; idempotent."""
         ...
 
 
 class WorkspaceProvider(Protocol):
-    """Where workspaces come from. It is asked by whichever process works on a run, by several at once.
+    """Where workspaces come from. Any process that works on a run may call it, several at once.
 
-    What a method raises other than `WorkspaceFileError` is told to the model by the tool that asked, and fails a run
-    that cannot begin without it as `workspace_failed`.
+    If a method raises anything other than `WorkspaceFileError`, the calling tool tells the model, and a run that cannot
+    start without it fails as `workspace_failed`.
     """
 
     @property
     def provider_id(self) -> str:
-        """The name under which sessions refer to it; it has to stay the same as long as they do."""
+        """The name by which sessions refer to this provider; it has to stay the same as long as they do."""
         ...
 
     @property
@@ -116,27 +116,27 @@ class WorkspaceProvider(Protocol):
 
     @property
     def snapshots(self) -> WorkspaceSnapshots:
-        """Its snapshots; asked for only where it is capable of them."""
+        """Its snapshots; only called if the provider supports them."""
         ...
 
     async def open(self, owner: WorkspaceOwner) -> WorkspaceRef:
-        """A workspace for this owner: an empty one the first time, and that same one every time after that, in every
-        process. Somebody may have died between opening it and writing down that it was."""
+        """A workspace for this owner: an empty one the first time, and the same one every time after that, in every
+        process. A process may have died after opening it and before recording that."""
         ...
 
     async def resolve(self, ref: WorkspaceRef) -> WorkspaceFiles:
         """The workspace that was opened before, perhaps by another process.
 
         Raises:
-            WorkspaceFailedError: it is not there, or not to be reached from here; it is never made anew.
+            WorkspaceFailedError: it does not exist, or cannot be reached from here; it is never created anew.
         """
         ...
 
     async def delete(self, owner: WorkspaceOwner, ref: WorkspaceRef | None) -> None:
-        """Remove a workspace with its snapshots; idempotent. Without a ref, what was opened for this owner by somebody
-        who died before that was written down, if anything was."""
+        """Delete a workspace with its snapshots; idempotent. Without a ref, delete what was opened for this owner by a
+        process that died before recording it, if anything."""
         ...
 
     async def close(self) -> None:
-        """Let go of what is open in this process; a later call opens it again."""
+        """Release what is open in this process; a later call opens it again."""
         ...

@@ -1,1 +1,1 @@
-"""Where runs are driven: each runtime says how a side effect becomes durable, and nothing else."""
+"""Where runs are driven: each runtime defines how a side effect becomes durable, and nothing else."""

@@ -1,4 +1,4 @@
-"""What the routes answer, as records: the wire form and the document that describes it come from the same place."""
+"""The responses of the routes, as records: the wire form and the OpenAPI document both come from them."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from helix_agents.ports.workspaces import FileInfo
 
 
 class Started(Record):
-    """A run that is going, and where its chunks are read."""
+    """A started run, and the stream in which to read its chunks."""
 
     session_id: SessionId
     stream_id: StreamId
@@ -25,7 +25,7 @@ class Started(Record):
 
 
 class Status(Record):
-    """How a session stands. `awaiting_client_tool` says that it waits for an answer from outside."""
+    """The status of a session. `awaiting_client_tool` says that it waits for an answer from outside."""
 
     session_id: SessionId
     agent_type: str
@@ -46,14 +46,14 @@ class Status(Record):
 
 
 class Stopped(Record):
-    """What a stop found: it is stored and aimed at a run, or nothing was running."""
+    """The result of a stop request: it is stored for a run, or nothing was running."""
 
     outcome: Literal["interrupt_set", "nothing_running"]
     run_id: RunId | None = None
 
 
 class Submitted(Record):
-    """What became of an answer, and what is needed next: a resume, other answers first, or nothing."""
+    """What became of an answer, and what is needed next: a resume, more answers, or nothing."""
 
     outcome: Literal["accepted", "already_completed", "late_answer_after_timeout"]
     continuation: Literal["resume", "wait", "nothing"]
@@ -62,8 +62,8 @@ class Submitted(Record):
 
 
 class WorkspaceListing(Record):
-    """What is in a folder of a session's workspace. One that no tool has opened yet is empty; `has_more` says that only
-    the first entries are told."""
+    """The contents of a folder in a session's workspace. A workspace that no tool has opened yet is empty. `has_more`
+    says that only the first entries are listed."""
 
     session_id: SessionId
     provider_id: str
@@ -139,7 +139,7 @@ class RunPage(Record):
 
 
 class ShownCheckpoint(Record):
-    """Where a session can be rewound to or branched from."""
+    """A point to which a session can be rewound, or from which it can be branched."""
 
     checkpoint_id: CheckpointId
     run_id: RunId | None = None
@@ -161,7 +161,7 @@ class CheckpointPage(Record):
 
 
 class Child(Record):
-    """A session right below another one, and the call that made it. Where a `remote` one lives is not told."""
+    """A child session, and the call that created it. The address of a `remote` session is not shown."""
 
     session_id: SessionId
     agent_type: str
@@ -189,13 +189,13 @@ class Child(Record):
 
 
 class Children(Record):
-    """The sessions right below another one, oldest first."""
+    """The child sessions of a session, oldest first."""
 
     items: tuple[Child, ...]
 
 
 class UsageDays(Record):
-    """What was used per day, agent and source, newest day first. `since` is when the first day begins, in UTC."""
+    """Usage per day, agent and source, newest day first. `since` is the start of the first day, in UTC."""
 
     items: tuple[UsageOfDay, ...]
     since: int
@@ -203,7 +203,7 @@ class UsageDays(Record):
 
 
 class Caller(Record):
-    """Who the server takes the caller for. With `open_to_all` nobody is asked, and every session is everybody's."""
+    """The caller's identity. With `open_to_all` there is no authentication, and every session belongs to everybody."""
 
     user_id: str | None = None
     operator: bool
@@ -213,7 +213,7 @@ class Caller(Record):
 
 
 class PendingPage(Record):
-    """Calls that wait."""
+    """Calls that wait for an answer."""
 
     items: tuple[PendingCall, ...]
     total: int
@@ -223,7 +223,7 @@ class PendingPage(Record):
 
 
 class QueuedMessages(Record):
-    """Turns that wait until those before them are over, in the order in which they begin."""
+    """Turns that wait for earlier turns to end, in the order in which they will start."""
 
     items: tuple[QueuedTurn, ...]
 
@@ -239,10 +239,14 @@ class UIMessagePage(Record):
 
 
 class Snapshot(Record):
-    """What a page shows first. `active` says that an answer is being written: reconnect to read on.
+    """What a chat page shows first. `active` says that an answer is being written: reconnect to read the rest.
 
-    `stream_sequence` is the position the messages stand for; `GET /chat/{sessionId}/stream?after=…` or `GET /sse`
-    with it misses nothing that came since.
+    `stream_sequence` is the stream position up to which the messages go. Pass it to
+    `GET /chat/{sessionId}/stream?after=…` or `GET /sse` to miss nothing that came after.
+
+    `queued` lists the messages that wait for their turn, in the order in which they will be answered, each with the
+    `runId` of its future run in its metadata. They are not part of `messages`, whose last one is what the page
+    continues.
     """
 
     session_id: SessionId
@@ -250,6 +254,7 @@ class Snapshot(Record):
     active: bool
     messages: tuple[dict[str, Any], ...]
     total_messages: int
+    queued: tuple[dict[str, Any], ...] = ()
     state: dict[str, JSON]
     pending: tuple[PendingCall, ...]
     stream_sequence: int
@@ -260,10 +265,11 @@ class Snapshot(Record):
 
 
 class Tail(Record):
-    """What is visible of a session beyond its stored messages: results that wait for others of their step, and what
-    the stream said since the last commit, up to `sequence`. `GET /sse` after it misses and repeats nothing.
+    """What is visible of a session beyond its stored messages: results that wait for others of their step, and the
+    chunks since the last commit, up to `sequence`. `GET /sse` from there misses and repeats nothing.
 
-    A reply in the stream becomes the message whose id is its run and step, as in `run_x.2`: who shows both shows that.
+    A reply in the stream becomes the message whose id is its run and step, as in `run_x.2`. If you show both, show the
+    message.
     """
 
     session_id: SessionId
@@ -277,6 +283,6 @@ class Tail(Record):
 
 
 class Health(Record):
-    """Whether the instance is fit."""
+    """The health of the instance."""
 
     status: Literal["ok", "draining", "unavailable"]

@@ -50,16 +50,16 @@ from helix_agents.server.silent_clients import drop_if_silent
 from helix_agents.server.unread_bodies import let_in
 
 NOT_BEGUN = (
-    "nobody has begun the server's life, so its executor is not open; mounted into an application, it needs "
+    "the server's lifespan has not started, so its executor is not open; mounted into an application, it needs "
     "FastAPI(lifespan=server.lifespan), or `async with server.lifespan(app):` in the application's own lifespan."
 )
 READY_SECONDS = 2.0
 READY_PROBE = "helix.readyz"
 TAKE_UP_SECONDS = 1.0
-# While all that is read here is also done here, nobody waits for a look.
+# While every run that is read here is also driven here, no reader waits for a recovery.
 NOBODY_WAITS_SECONDS = 5.0
-# A look that takes long is made less often, so that it takes one part in so many of the time: where another engine has
-# the runs, each one is a question to it.
+# Slow recoveries are made less often, so that they take at most one part in this many of the time. If another engine
+# has the runs, each one is a request to it.
 TAKE_UP_SHARE = 20
 
 
@@ -69,24 +69,24 @@ ExecutorT_co = TypeVar("ExecutorT_co", bound=AgentExecutor, default=AgentExecuto
 class AgentServer(Generic[ExecutorT_co]):
     """Hosts an executor: alone (`uvicorn module:server`, `helix serve`) or mounted into another application.
 
-    Mounted into another application, give that one `lifespan=server.lifespan`: mounted applications are not started by
-    themselves.
+    If you mount it into another application, pass that application `lifespan=server.lifespan`, because mounted
+    applications are not started by themselves.
 
     Args:
-        executor: An executor that is open, or what `Executor.open(…)` gives: then the server opens it when it starts
-            and closes it when it ends.
-        authenticate: Looks at every request and names its user, or refuses it with None.
-        allow_unauthenticated: A server without `authenticate` has to be opened to everybody in so many words.
-        agents: The names of those that callers may talk to; if left out, those the executor knows when the server
-            starts, not the ones they delegate to.
-        limits: How much one caller may ask.
-        cors_origins: Sites whose pages may call, as browsers name them (`https://example.com`).
+        executor: An open executor, or the result of `Executor.open(…)`, which the server then opens when it starts and
+            closes when it stops.
+        authenticate: A function that returns the user of a request, or None to refuse it.
+        allow_unauthenticated: Must be True for a server without `authenticate`, which is open to everybody.
+        agents: The names of the agents that callers may talk to. Default: the agents that the executor knows when the
+            server starts, without the agents that these delegate to.
+        limits: The limits of the server.
+        cors_origins: Sites whose pages may call the server, as browsers name them (`https://example.com`).
         console: Serve a page for operators at `/console`. It shows and does what its reader's credentials allow.
-        sweep_on_start: Take up what dead processes left as soon as it starts, and soon while somebody reads here.
-        close_executor: Close an executor that was given open, too, when the server ends.
+        sweep_on_start: Recover the runs of dead processes when the server starts, and quickly while it has readers.
+        close_executor: Also close an executor that was passed open when the server stops.
 
     Raises:
-        DefinitionError: nobody would be asked who they are, or a name or a site is none.
+        DefinitionError: there is no authentication, or a name or a site is invalid.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class AgentServer(Generic[ExecutorT_co]):
         if authenticate is None and not allow_unauthenticated:
             raise DefinitionError(
                 "AgentServer",
-                "nobody would be asked who they are; give authenticate=…, or allow_unauthenticated=True "
-                "where everybody may read, answer and stop every conversation.",
+                "callers would not be authenticated; give authenticate=…, or allow_unauthenticated=True "
+                "if everybody may read, answer and stop every conversation.",
             )
         if authenticate is not None and not callable(authenticate):
             raise DefinitionError(
                 "AgentServer",
-                f"authenticate={authenticate!r} is not a function; bearer_tokens({{…}}) makes one of tokens.",
+                f"authenticate={authenticate!r} is not a function; bearer_tokens({{…}}) makes one from tokens.",
             )
         if authenticate is None:
             log_event("server.unauthenticated", logging.WARNING, warning="every caller may do everything")
@@ -128,7 +128,7 @@ class AgentServer(Generic[ExecutorT_co]):
         elif isinstance(executor, type) or not hasattr(executor, "execute"):
             raise DefinitionError(
                 "AgentServer",
-                f"{executor!r} is not an executor; give it Executor.open(url, agents=[…]), or one that is open.",
+                f"{executor!r} is not an executor; pass Executor.open(url, agents=[…]), or an open executor.",
             )
         else:
             self._host(cast("AgentExecutor", executor))
@@ -161,10 +161,10 @@ class AgentServer(Generic[ExecutorT_co]):
 
     @property
     def executor(self) -> ExecutorT_co:
-        """The executor it hosts, for routes of your own beside it.
+        """The hosted executor, for use in your own routes.
 
         Raises:
-            DefinitionError: it is not open, because the server's life has not begun.
+            DefinitionError: it is not open, because the server's lifespan has not started.
         """
         if self._executor is None:
             raise DefinitionError("AgentServer", NOT_BEGUN)
@@ -180,14 +180,14 @@ class AgentServer(Generic[ExecutorT_co]):
         return self._gate.leaving.is_set()
 
     def drain(self) -> None:
-        """Begin nothing new, and send the readers of open streams elsewhere with a cursor to go on from."""
+        """Start nothing new, and send readers of open streams to other instances, with a cursor to continue from."""
         self._gate.leaving.set()
 
     @asynccontextmanager
     async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
-        """The server's life: open what is to be opened, take up what dead processes left, and leave in good order.
+        """The server's lifespan: opens the executor, recovers the runs of dead processes, and shuts down in order.
 
-        It may have several, one after the other, as in tests that begin an application again and again.
+        It can be entered several times, one after the other, as in tests that start an application repeatedly.
         """
         if self._gate.closed:
             self._gate = Gate(self.limits)
@@ -212,7 +212,7 @@ class AgentServer(Generic[ExecutorT_co]):
         self._executor = None
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """The lifespan as a server speaks it."""
+        """The lifespan as ASGI messages."""
         await receive()
         phase = "startup"
         try:
@@ -231,7 +231,7 @@ class AgentServer(Generic[ExecutorT_co]):
     def _guarded(
         self, handler: Callable[[Call], Awaitable[Any]], errors: ErrorShape = OURS
     ) -> Callable[[Request], Awaitable[Any]]:
-        """The handler behind authentication; whatever goes wrong in it becomes a typed answer."""
+        """The handler behind authentication; every failure in it becomes a typed response."""
         refused = errors.refused
 
         async def endpoint(request: Request) -> Any:
@@ -281,23 +281,26 @@ class AgentServer(Generic[ExecutorT_co]):
                 raise _as_refused(problem) from None
             log_exception("server.authentication_failed", problem, path=request.url.path)
             raise RefusedError(
-                503, "authentication_unavailable", "Nobody could say who is calling.", retryable=True
+                503,
+                "authentication_unavailable",
+                "The caller could not be authenticated, because authentication failed.",
+                retryable=True,
             ) from None
         if not isinstance(principal, Principal):
             if principal is not None:
                 kind = type(cast("object", principal)).__name__
-                _log_wrong_answer(request, f"authenticate gave a {kind}, and has to give a Principal or None")
+                _log_wrong_answer(request, f"authenticate returned a {kind}, but must return a Principal or None")
             raise RefusedError(
                 401,
                 "unauthenticated",
-                "This request does not say who makes it.",
+                "This request has no valid credentials.",
                 headers={"www-authenticate": "Bearer"},
             )
         user_id: Any = principal.user_id
         if user_id is not None and not isinstance(user_id, str):
-            # A number from a database, most likely; it is not the caller who has to act.
+            # A number from a database, most likely. The caller cannot fix that.
             _log_wrong_answer(
-                request, f"the user id {user_id!r} is of type {type(user_id).__name__}, and has to be text"
+                request, f"the user id {user_id!r} is of type {type(user_id).__name__}, but must be a string"
             )
             raise _own_error()
         if user_id is not None:
@@ -314,7 +317,7 @@ class AgentServer(Generic[ExecutorT_co]):
             return json_response(Health(status="unavailable"), 503)
         try:
             async with asyncio.timeout(READY_SECONDS):
-                # By key: anybody may ask, as often as they like, and no listing is cheap on every store.
+                # By key, because anyone may ask as often as they like, and a listing is not cheap on every store.
                 await self._executor.sessions.find(READY_PROBE)
         except (HelixError, TimeoutError):
             return json_response(Health(status="unavailable"), 503)
@@ -322,7 +325,7 @@ class AgentServer(Generic[ExecutorT_co]):
 
 
 def _as_refused(problem: HTTPException) -> RefusedError:
-    """A refusal as applications that the server is mounted into raise it."""
+    """A refusal raised in the manner of the applications that the server is mounted into."""
     code = "unauthenticated" if problem.status_code == 401 else "forbidden"
     return RefusedError(problem.status_code, code, str(problem.detail), headers=problem.headers)
 
@@ -332,31 +335,33 @@ def _log_wrong_answer(request: Request, why: str) -> None:
 
 
 def _own_error() -> RefusedError:
-    return RefusedError(500, "internal_error", "The server met an error of its own; its log says which.")
+    return RefusedError(500, "internal_error", "Internal error; see the log of the server.")
 
 
 def _names(agents: Iterable[str]) -> frozenset[str]:
-    """The names of agents, which are easily mistaken for one name, or for the agents themselves."""
+    """The names of agents, checked because a single name or the agents themselves are easily passed instead."""
     if isinstance(agents, str):
-        raise DefinitionError("AgentServer", f"agents={agents!r} is one name and no list; write agents=[{agents!r}].")
+        raise DefinitionError(
+            "AgentServer", f"agents={agents!r} is a single name, not a list; write agents=[{agents!r}]."
+        )
     names = list[Any](agents)
     for name in names:
         if not isinstance(name, str):
-            raise DefinitionError("AgentServer", f"agents are names; {name!r} is none.")
+            raise DefinitionError("AgentServer", f"agents must be names; {name!r} is not a string.")
     return frozenset(names)
 
 
 def _origins(given: Sequence[str]) -> list[str]:
-    """The sites whose pages may call, as browsers name them; a name that is written in another way fits none."""
+    """The sites whose pages may call, as browsers name them; a name in any other form would match none."""
     if isinstance(given, str):
         raise DefinitionError(
-            "AgentServer", f"cors_origins={given!r} is one site and no list; write cors_origins=[{given!r}]."
+            "AgentServer", f"cors_origins={given!r} is a single site, not a list; write cors_origins=[{given!r}]."
         )
     for origin in given:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+|null", origin):
             raise DefinitionError(
                 "AgentServer",
-                f"no browser names a site {origin!r}; an origin is scheme://host, perhaps with a port, without a path.",
+                f"{origin!r} is not an origin; write scheme://host, optionally with a port, without a path.",
             )
     return list(given)
 
@@ -364,7 +369,7 @@ def _origins(given: Sequence[str]) -> list[str]:
 def _route(operation: Operation, endpoint: Callable[[Request], Awaitable[Any]]) -> Route:
     route = Route(operation.path, endpoint, methods=[operation.method])
     if (operation.answer == STREAM or operation.may_stream) and route.methods is not None:
-        # It would be open for as long as the stream, with whoever uses the connection next waiting behind it.
+        # A HEAD request would stay open for as long as the stream, and block the connection's next request.
         route.methods.discard("HEAD")
     return route
 
@@ -374,25 +379,28 @@ def _cors(origins: list[str]) -> Middleware:
         CORSMiddleware,
         allow_origins=origins,
         allow_methods=["GET", "POST", "DELETE"],
-        # Which pages may call is said by their origin. What their libraries say of themselves, as OpenAI's does in a
-        # dozen headers, is no matter of trust.
+        # The origin decides which pages may call. Headers in which client libraries describe themselves, a dozen in
+        # OpenAI's case, are not a matter of trust.
         allow_headers=["*"],
         expose_headers=["retry-after"],
     )
 
 
 async def _describe(_call: Call) -> Response:
-    """What this server speaks."""
+    """The OpenAPI document of this server."""
     return json_response(document(__version__))
 
 
 async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
-    """Take up at once what a process that died left behind. From then on the executor's janitor looks; while somebody
-    reads here it is too slow, as readers come from instances that leave, and wait for the rest."""
+    """Recover the runs of dead processes, at once and then quickly while there are readers.
+
+    Without readers, the executor's janitor is enough. It is too slow for readers that come from departing instances and
+    wait for the rest of a run.
+    """
     try:
         await executor.sweep()
     except (ExecutorClosedError, StoreClosedError):
-        # The server leaves already.
+        # The server is already shutting down.
         return
     except Exception as problem:
         log_exception("janitor.failed", problem)
@@ -415,7 +423,7 @@ async def _take_up(executor: AgentExecutor, gate: Gate) -> None:
 
 
 def _methods_at(request: Request) -> set[str]:
-    """What can be done at a path, by whichever of its routes."""
+    """The methods that some route accepts at a path."""
     here = (each for each in request.app.routes if each.matches(request.scope)[0] is not Match.NONE)
     return {method for route in here for method in route.methods}
 
@@ -428,6 +436,6 @@ async def _unknown_route(request: Request, problem: Exception) -> Response:
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
     return refused(
         RefusedError(
-            status, code, "No route of this server answers to that; GET /openapi.json lists them.", headers=headers
+            status, code, "This server has no such route; GET /openapi.json lists all routes.", headers=headers
         )
     )

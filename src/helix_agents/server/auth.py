@@ -1,4 +1,4 @@
-"""Who calls: every request is somebody's, or it is refused."""
+"""Authentication: every request belongs to a user, or it is refused."""
 
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 
 class Principal(Record):
-    """The user a request speaks for. Sessions belong to the user who made them; who has no `user_id` begins none.
+    """The user on whose behalf a request is made. Sessions belong to the user who started them; a caller without a
+    `user_id` cannot start any.
 
-    An `operator` may list sessions and waiting calls of all users, and what they used; reading, answering and stopping
-    a conversation remain its owner's alone.
+    An `operator` may list the sessions, waiting calls and usage of all users. Only the owner may read, answer and stop
+    a conversation.
     """
 
     user_id: str | None
@@ -23,16 +24,16 @@ class Principal(Record):
 
 
 Authenticate: TypeAlias = Callable[["Request"], Awaitable[Principal | None] | Principal | None]
-"""Looks at a request and says whose it is; None refuses it."""
+"""Returns the principal of a request; None refuses the request."""
 
 ANYBODY = Principal(user_id=None, operator=True)
-"""Who calls a server that was opened to everybody on purpose."""
+"""The caller of a server that was deliberately opened to everybody."""
 
 
 def bearer_tokens(tokens: Mapping[str, Principal]) -> "Callable[[Request], Principal | None]":
     """Authentication by `Authorization: Bearer …`, for services that know each other.
 
-    Every known token is compared, each in constant time, so that an answer's delay says nothing about them.
+    Every known token is compared, each in constant time, so that response times reveal nothing about them.
     """
     known = [(token.encode(), principal) for token, principal in tokens.items()]
     if not known or not all(token for token, _ in known):
@@ -46,7 +47,7 @@ def bearer_tokens(tokens: Mapping[str, Principal]) -> "Callable[[Request], Princ
         if scheme.lower() != "bearer":
             return None
         found = None
-        # A header is bytes, read as Latin-1 here: what is in it may be that, and is more often UTF-8.
+        # A header is bytes, read as Latin-1 here. Its contents may be that, but are more often UTF-8.
         sent = [given.strip().encode(encoding, "replace") for encoding in ("latin-1", "utf-8")]
         for token, principal in known:
             if sum(hmac.compare_digest(token, each) for each in sent):

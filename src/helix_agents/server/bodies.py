@@ -1,4 +1,4 @@
-"""Bodies on their way in: bounded in size, depth and time, read into records or refused with a sentence."""
+"""Incoming bodies: bounded in size, depth and time, read into records or refused with an explanation."""
 
 import asyncio
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args
@@ -10,7 +10,7 @@ from helix_agents.domain.ids import MAX_ID_LENGTH, PATH_DOTS
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage, is_blank
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.sessions import OUR_METADATA
-from helix_agents.engine.requests.start_plans import ResumeMode
+from helix_agents.engine.requests.going_on import ResumeMode
 from helix_agents.engine.scope import DEPTH
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.limits import ServerLimits
@@ -18,8 +18,7 @@ from helix_agents.server.wire import why_unfit
 
 T = TypeVar("T")
 
-# What the handlers let pass, for the document that describes it: ids, addresses of files, what is said, and a caller's
-# own metadata.
+# What the handlers accept, for the OpenAPI document: ids, addresses of files, texts, and a caller's own metadata.
 PLAIN_ID = r"^[^\p{C}\p{Z}]( *[^\p{C}\p{Z}])*$"
 NO_PLACE = {"enum": list(PATH_DOTS)}
 WEB_ADDRESS = "^([hH][tT][tT][pP][sS]?://|[dD][aA][tT][aA]:)"
@@ -40,12 +39,12 @@ NewSessionId: TypeAlias = Annotated[
 Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SAYS_SOMETHING})]
 Url: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": WEB_ADDRESS})]
 
-# What JSON can carry and a store takes back unchanged.
+# The largest integer that JSON can carry and a store returns unchanged.
 LARGEST_INT = 2**64 - 1
 
 
 class Body(Record, rename="camel"):
-    """A request body; a field it does not know is a mistake worth telling."""
+    """A request body. Unknown fields are refused."""
 
 
 class TextPart(Body, tag_field="type", tag="text"):
@@ -93,50 +92,60 @@ Input: TypeAlias = Words | Annotated[list[InputMessage], msgspec.Meta(min_length
 
 
 class StartBody(Body):
-    """Begin a session."""
+    """Start a session."""
 
-    agent_type: str
-    message: Input
-    session_id: NewSessionId | None = None
-    state: dict[str, JSON] | None = None
-    metadata: Annotated[dict[str, str], msgspec.Meta(extra_json_schema={"propertyNames": NOT_OURS})] = {}
-    tags: list[str] = []
+    agent_type: Annotated[str, msgspec.Meta(description="The name of the agent.")]
+    message: Annotated[Input, msgspec.Meta(description="The first message: a text, or a list of user messages.")]
+    session_id: Annotated[
+        NewSessionId | None, msgspec.Meta(description="The id of the new session. Default: a generated id.")
+    ] = None
+    state: Annotated[dict[str, JSON] | None, msgspec.Meta(description="The initial state.")] = None
+    metadata: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Your own metadata of the session.", extra_json_schema={"propertyNames": NOT_OURS}),
+    ] = {}
+    tags: Annotated[list[str], msgspec.Meta(description="Tags to find the session by.")] = []
 
 
 class ResumeBody(Body):
-    """Go on with a session."""
+    """Continue a session."""
 
-    session_id: Id
-    message: Input | None = None
-    mode: ResumeMode | None = None
-    checkpoint_id: Id | None = None
+    session_id: Annotated[Id, msgspec.Meta(description="The session to continue.")]
+    message: Annotated[Input | None, msgspec.Meta(description="A new user message.")] = None
+    mode: Annotated[
+        ResumeMode | None,
+        msgspec.Meta(description="Default: `with_message` if there is a message, otherwise `continue`."),
+    ] = None
+    checkpoint_id: Annotated[Id | None, msgspec.Meta(description="The checkpoint for mode `from_checkpoint`.")] = None
 
 
 class RetryBody(Body):
-    """Try again what failed."""
+    """Retry a failed run."""
 
-    session_id: Id
+    session_id: Annotated[Id, msgspec.Meta(description="The session whose run failed.")]
 
 
 class RewindBody(Body):
-    """Go back to a checkpoint."""
+    """Take a session back to a checkpoint."""
 
-    session_id: Id
-    checkpoint_id: Id
+    session_id: Annotated[Id, msgspec.Meta(description="The session to rewind.")]
+    checkpoint_id: Annotated[Id, msgspec.Meta(description="A checkpoint of the session, or `beginning`.")]
 
 
 class BranchBody(Body):
-    """Make a new session of another one's history."""
+    """Create a session from the history of another."""
 
-    session_id: Id
-    new_session_id: NewSessionId
-    checkpoint_id: Id | None = None
+    session_id: Annotated[Id, msgspec.Meta(description="The session to branch from.")]
+    new_session_id: Annotated[NewSessionId, msgspec.Meta(description="The id of the new session.")]
+    checkpoint_id: Annotated[
+        Id | None, msgspec.Meta(description="A checkpoint to branch from. Default: the current state.")
+    ] = None
 
 
 class StopBody(Body):
     """Stop a session's run."""
 
-    session_id: Id
+    session_id: Annotated[Id, msgspec.Meta(description="The session to stop.")]
     reason: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
 
 
@@ -147,33 +156,36 @@ class ChatStopBody(Body):
 
 
 class ToolResult(Body, tag_field="kind", tag="client-tool-result"):
-    """What the client's tool gave back, or why it failed."""
+    """The result of a client tool or the answer to a question, or why there is none."""
 
-    tool_call_id: Id
-    session_id: Id | None = None
-    result: JSON = None
-    error: str | None = None
+    tool_call_id: Annotated[Id, msgspec.Meta(description="The call to answer.")]
+    session_id: Annotated[Id | None, msgspec.Meta(description="The session; required unless the path names it.")] = None
+    result: Annotated[JSON, msgspec.Meta(description="The result of the call.")] = None
+    error: Annotated[str | None, msgspec.Meta(description="Why there is no result; not together with `result`.")] = None
 
 
 class ApprovalResponse(Body, tag_field="kind", tag="approval-response"):
     """A person's decision on one call."""
 
-    tool_call_id: Id
-    approval_id: Id
+    tool_call_id: Annotated[Id, msgspec.Meta(description="The call to decide on.")]
+    approval_id: Annotated[Id, msgspec.Meta(description="The `approvalId` of the call.")]
     approved: bool
-    session_id: Id | None = None
-    reason: str | None = None
-    edited_input: dict[str, JSON] | None = None
+    session_id: Annotated[Id | None, msgspec.Meta(description="The session; required unless the path names it.")] = None
+    reason: Annotated[str | None, msgspec.Meta(description="The reason for the decision.")] = None
+    edited_input: Annotated[
+        dict[str, JSON] | None,
+        msgspec.Meta(description="Input to run the call with, instead of the model's; only if approved."),
+    ] = None
 
 
 SubmitBody: TypeAlias = ToolResult | ApprovalResponse
 
 
 def messages_of(given: str | list[InputMessage]) -> tuple[UserMessage, ...]:
-    """The user's messages as the engine takes them.
+    """The user's messages in the engine's form.
 
     Raises:
-        RefusedError: one of them says nothing.
+        RefusedError: one of them is empty.
     """
     if isinstance(given, str):
         return (said(UserMessage(content=given)),)
@@ -181,13 +193,13 @@ def messages_of(given: str | list[InputMessage]) -> tuple[UserMessage, ...]:
 
 
 def said(message: UserMessage) -> UserMessage:
-    """The message, if it says something.
+    """The message, if it is not empty.
 
     Raises:
         RefusedError: it has neither a text nor a file.
     """
     if is_blank(message.content):
-        raise invalid("The message says nothing: it needs a text or a file.")
+        raise invalid("The message is empty: it needs a text or a file.")
     return message
 
 
@@ -207,30 +219,31 @@ def _part(part: TextPart | ImagePart | FilePart) -> Part:
 
 
 def checked_url(url: str) -> str:
-    """Let a file's address pass that leads to the web or carries the file itself, never to this machine's own files."""
+    """Accept a file's address that leads to the web or carries the file itself, never to this machine's own files."""
     if not url.lower().startswith(("https://", "http://", "data:")):
         raise invalid("A file needs an http, https or data URL.")
     return url
 
 
 async def read_json(request: Request, limits: ServerLimits) -> Any:
-    """The body as JSON. An empty one is an empty object.
+    """The body as JSON; an empty body is an empty object.
 
     Raises:
-        RefusedError: it is no JSON, too large, too deep, or did not arrive in time.
+        RefusedError: it is not JSON, too large, too deep, or did not arrive in time.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
-        # A page of another site can send any other type, or none at all, without asking, with this site's cookies.
-        sent = f"not {media_type[:80]!r}" if media_type else "and there was none"
-        raise RefusedError(415, "unsupported_media_type", f"The content-type has to be application/json, {sent}.")
+        # A page of another site can send any other type, or none, without a preflight request and with this site's
+        # cookies.
+        sent = f"not {media_type[:80]!r}" if media_type else "and it is missing"
+        raise RefusedError(415, "unsupported_media_type", f"The content-type must be application/json, {sent}.")
     raw = await _read(request, limits)
     if not raw.strip():
         return {}
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise invalid(f"The body is not JSON this server reads: {problem}") from None
+        raise invalid(f"The body is not valid JSON: {problem}") from None
     unfit = why_unfit(value, limits.json_depth, LARGEST_INT)
     if unfit is not None:
         raise invalid(f"The body {unfit}.")
@@ -257,12 +270,12 @@ async def _read(request: Request, limits: ServerLimits) -> bytes:
             headers={"connection": "close"},
         ) from None
     except ClientDisconnect:
-        raise invalid("The client left before its body was complete.") from None
+        raise invalid("The client disconnected before its body was complete.") from None
     return bytes(body)
 
 
 def _too_large(limits: ServerLimits) -> RefusedError:
-    detail = f"A body may have {limits.body_bytes} bytes."
+    detail = f"A body can have at most {limits.body_bytes} bytes."
     return RefusedError(413, "payload_too_large", detail, headers={"connection": "close"})
 
 
@@ -270,7 +283,7 @@ def read_body(value: Any, kind: Any) -> Any:
     """The body as a record of this kind.
 
     Raises:
-        RefusedError: it is none; says where it goes wrong.
+        RefusedError: it does not fit; the message says where.
     """
     try:
         return msgspec.convert(value, kind)
@@ -279,9 +292,9 @@ def read_body(value: Any, kind: Any) -> Any:
 
 
 def _fields_to_choose_from(problem: str, kind: Any) -> str:
-    """For who misspelled a field: those that there are. A field further inside is told with its place."""
+    """The valid fields, for a misspelled field. For a nested field, the error already names its place."""
     if "unknown field" not in problem or " at `$" in problem:
         return ""
     kinds = [each for each in get_args(kind) or (kind,) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
     names = dict.fromkeys(name for each in kinds for name in each.__struct_encode_fields__)
-    return f"; there are {', '.join(names)}" if names else ""
+    return f"; valid fields: {', '.join(names)}" if names else ""

@@ -1,4 +1,4 @@
-"""What a body has to be beyond the types of its fields, in JSON Schema: what the handlers refuse, the document says."""
+"""Rules for bodies beyond the types of their fields, as JSON Schema: the document states what handlers refuse."""
 
 from typing import Annotated, Any
 
@@ -64,7 +64,7 @@ _UI_MESSAGE: dict[str, Any] = {
 SubmitToSession = Annotated[
     SubmitBody, msgspec.Meta(extra_json_schema=_with(("sessionId",), sessionId={"type": "string"}))
 ]
-"""An answer where no path says which session it is for."""
+"""An answer on a route whose path does not name its session."""
 
 RULES: dict[type, dict[str, Any]] = {
     ToolResult: _ONE_RESULT,
@@ -81,8 +81,8 @@ RULES: dict[type, dict[str, Any]] = {
     ),
     ChatBody: _one_of(
         _with(("message",), message=_UI_MESSAGE),
-        # Of a history the last message is read, and has to be such a one.
+        # Only the last message of a history is read, and it has to be such a message.
         _with(("messages",), message=_NULL, messages={"type": "array", "minItems": 1}),
     ),
 }
-"""By the body they hold for."""
+"""The rules by the type of the body."""

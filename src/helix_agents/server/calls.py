@@ -26,18 +26,18 @@ from helix_agents.server.owed_ends import OwedEnds
 from helix_agents.server.sse import EventSource, EventStreamResponse
 from helix_agents.server.wire import to_json
 
-# No number in a query, and no cursor, is larger.
+# The largest number in a query, or cursor, that is accepted.
 LARGEST = 10**17
 
-# Stands for an encoded slash while a path is matched; half a character, which no path has after it was decoded.
+# Stands for an encoded slash while a path is matched. It is half a character, which no decoded path contains.
 SLASH = "\udc2f"
 
 
 def routed(scope: Scope) -> Scope:
-    """The request with the path that the routes are to look at.
+    """The request with the path that the routes are matched against.
 
-    A slash that belongs to an id is no separator there; clients write it as %2F, and it was decoded. A slash at the
-    very end leads to the same place as none: a redirect would have to write the ids of the path once more.
+    A slash inside an id, which clients write as %2F and which was decoded, is no separator there. A slash at the very
+    end leads to the same place as none, because a redirect would have to encode the ids in the path again.
     """
     path = _with_slashes_kept(scope)
     if path.endswith("/") and path != "/":
@@ -53,12 +53,12 @@ def _with_slashes_kept(scope: Scope) -> str:
 
 
 def whole_again(scope: Scope) -> None:
-    """Take the marks out of a path once its route is found: nobody else can read or write half a character."""
+    """Remove the placeholders from a path once its route is found, because nothing else can handle half a character."""
     scope["path"] = scope["path"].replace(SLASH, "/")
 
 
 def whole_number(text: str) -> int | None:
-    """The number that a text is, if it is one that a query or a cursor may have."""
+    """The number in a text, if it is one that a query or a cursor may have."""
     if not text.isascii() or not text.isdigit() or len(text) > len(str(LARGEST)) or int(text) > LARGEST:
         return None
     return int(text)
@@ -73,8 +73,8 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 class Call:
     """A request whose caller is known.
 
-    `entry_agents` are the ones it may begin a session with. With `open_to_all` nobody was asked who they are, and
-    sessions are everybody's.
+    `entry_agents` are the agents it may start a session with. With `open_to_all` there is no authentication, and
+    sessions belong to everybody.
     """
 
     request: Request
@@ -97,13 +97,13 @@ class Call:
         return self.request.query_params.get(name)
 
     def number(self, name: str, default: int) -> int:
-        """A whole number of the query; none that no listing could have."""
+        """A whole number from the query, within the range of listings."""
         given = self.query(name)
         if given is None:
             return default
         number = whole_number(given)
         if number is None:
-            raise invalid(f"{name} has to be a whole number up to {LARGEST}, not {given[:80]!r}.")
+            raise invalid(f"{name} must be a whole number up to {LARGEST}, not {given[:80]!r}.")
         return number
 
     def path_id(self) -> SessionId:
@@ -116,9 +116,9 @@ class Call:
         return self.checked(given)
 
     def checked(self, value: str, kind: str = "session id") -> str:
-        """An id that is one, and not longer than this server takes."""
+        """A valid id, within the length that this server accepts."""
         if len(value) > self.gate.limits.id_characters:
-            raise invalid(f"A {kind} may have {self.gate.limits.id_characters} characters.")
+            raise invalid(f"A {kind} can have at most {self.gate.limits.id_characters} characters.")
         return check_id(value, kind)
 
     # -- what it may touch
@@ -127,41 +127,41 @@ class Call:
         return self.open_to_all or (session.user_id is not None and session.user_id == self.principal.user_id)
 
     def owner(self) -> str | None:
-        """Whose a session is that the caller begins.
+        """The owner of a session that the caller starts.
 
         Raises:
-            RefusedError: it would be nobody's, and the caller could not even read the answer.
+            RefusedError: it would have no owner, so the caller could not even read the answer.
         """
         if self.principal.user_id is None and not self.open_to_all:
             raise RefusedError(403, "forbidden", "A caller without a user id cannot have conversations.")
         return self.principal.user_id
 
     async def session(self, session_id: SessionId) -> SessionSummary:
-        """The caller's session, without its state. Somebody else's looks like one that does not exist."""
+        """The caller's session, without its state. Another user's session looks as if it did not exist."""
         session = await self.executor.sessions.find(session_id)
         if session is None or not self.owns(session):
             raise SessionNotFoundError(session_id)
         return session
 
     async def whole_session(self, session_id: SessionId) -> SessionState:
-        """The caller's session with its state and what it waits for."""
+        """The caller's session with its state and pending calls."""
         session = await self.executor.sessions.get(session_id)
         if not self.owns(session):
             raise SessionNotFoundError(session_id)
         return session
 
     async def find_session(self, session_id: SessionId) -> SessionState | None:
-        """The caller's session, or None when the id is free.
+        """The caller's session, or None if the id is free.
 
         Raises:
-            RefusedError: the id is taken by somebody else.
+            RefusedError: the id belongs to another user.
         """
         try:
             session = await self.executor.sessions.get(session_id)
         except SessionNotFoundError:
             return None
         if not self.owns(session):
-            raise RefusedError(403, "forbidden", "This session id belongs to somebody else; choose another one.")
+            raise RefusedError(403, "forbidden", "This session id belongs to another user; choose a different one.")
         return session
 
     async def current_run(self, session_id: SessionId) -> RunRecord | None:
@@ -184,10 +184,10 @@ class Call:
         return messages
 
     async def begin(self, starting: Callable[[], Awaitable[HostedRun]]) -> HostedRun:
-        """Begin a run of the caller, if there is room for one.
+        """Start a run of the caller, if the limits allow it.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: they do not.
         """
         async with self.gate.room(self.principal, self.executor):
             run = await starting()
@@ -203,7 +203,7 @@ class Call:
         when_cut: Callable[[], None] | None = None,
         run: HostedRun | None = None,
     ) -> Any:
-        """Answer with a stream, of this run; whether there is room for one was asked before."""
+        """Respond with a stream of this run; the caller has already checked that there is room for one."""
         gate = self.gate
         response = EventStreamResponse(
             source, limits=gate.limits, leaving=gate.leaving, headers=headers, when_cut=when_cut

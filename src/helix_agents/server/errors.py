@@ -1,4 +1,4 @@
-"""What a caller is told when a request cannot be served: a sentence for users, one for developers, a stable code."""
+"""Errors for callers: a sentence for users, a detail for developers, and a stable code."""
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -38,7 +38,7 @@ from helix_agents.server.wire import to_json
 
 
 class ErrorBody(Record):
-    """The JSON of every refusal. `error` is safe to show to a user; `detail` is for whoever wrote the client."""
+    """The JSON of every error. `error` is safe to show to a user; `detail` is for the developer of the client."""
 
     error: str
     detail: str
@@ -80,7 +80,7 @@ def refused(refusal: RefusedError) -> Response:
 
 
 class ErrorShape(Record):
-    """How a wire tells of refusals: what they look like, and the response."""
+    """How a protocol reports refusals: their body, and the response."""
 
     body: Any
     refused: Callable[[RefusedError], Response]
@@ -89,26 +89,26 @@ class ErrorShape(Record):
 OURS = ErrorShape(body=ErrorBody, refused=refused)
 
 
-# A user can do something about these; all others get the sentence of their status.
+# Errors that a user can do something about; all others get the sentence of their status.
 _SENTENCES = {
     "agent_already_running": "An answer is still being written. Wait for it, or stop it first.",
     "already_completed": "This conversation has already been completed.",
-    "budget_exhausted": "This answer used all it may. It can be continued.",
-    "cannot_regenerate": "This answer cannot be written again.",
+    "budget_exhausted": "This answer reached its limit. It can be continued.",
+    "cannot_regenerate": "This answer cannot be regenerated.",
     "context_too_long": "This conversation has become too long to continue.",
     "framework_cancelled": "This answer was stopped.",
     "history_mismatch": "This page is out of date. Reload it and try again.",
-    "late_answer_after_timeout": "This answer came too late; the conversation went on without it.",
+    "late_answer_after_timeout": "This answer came too late; the conversation continued without it.",
     "nothing_to_resume": "There is nothing to continue here.",
-    "payload_too_large": "This is too large to be sent.",
+    "payload_too_large": "This is too large to send.",
     "provider_rate_limited": "The model is busy at the moment. Please try again shortly.",
     "provider_unavailable": "The model cannot be reached at the moment. Please try again shortly.",
-    "queue_full": "Too many messages wait for their turn already.",
+    "queue_full": "Too many messages are already waiting for their turn.",
     "queued_turn_dropped": "This message was taken back before it was answered.",
     "server_draining": "The service is restarting. Please try again in a moment.",
     "session_not_found": "There is no such conversation.",
-    "still_waiting": "This conversation waits for another answer first.",
-    "stream_lost": "The connection to the answer was lost. It goes on; reconnect to see it.",
+    "still_waiting": "This conversation is still waiting for another answer.",
+    "stream_lost": "The connection was lost. The answer is still being written; reconnect to see it.",
     "too_many_runs": "You have too many answers being written at once. Wait for one to finish.",
     "too_many_streams": "Too many connections are open. Please try again shortly.",
     "unauthenticated": "Please sign in.",
@@ -117,20 +117,20 @@ _SENTENCES = {
 _BY_STATUS = {
     400: "This request could not be understood.",
     401: "Please sign in.",
-    403: "You may not do this.",
-    404: "There is no such thing here.",
-    405: "This cannot be done here.",
+    403: "You are not allowed to do this.",
+    404: "This does not exist.",
+    405: "This is not possible here.",
     408: "The request took too long to arrive.",
-    409: "This cannot be done now; something else was first.",
+    409: "This is not possible at the moment. Something else came first.",
     413: "This is too large.",
     415: "This request could not be understood.",
-    429: "You are asking too much at once. Please wait a moment.",
+    429: "Too many requests at once. Please wait a moment.",
     503: "The service is not available at the moment. Please try again shortly.",
 }
 
 
 def sentence_for(code: str, status: int = 500) -> str:
-    """What a user may be told about a failure of this kind; it never repeats what went wrong inside."""
+    """What a user may be told about a failure of this kind; it never reveals what went wrong inside."""
     return _SENTENCES.get(code) or _BY_STATUS.get(status, "Something went wrong. Please try again.")
 
 
@@ -173,12 +173,12 @@ def status_of(problem: HelixError) -> int:
 
 
 def passes(problem: HelixError) -> bool:
-    """Whether it helps to come back later."""
+    """Whether it helps to retry later."""
     return status_of(problem) == 503
 
 
 def refusal_of(problem: HelixError, retry_after_seconds: int) -> RefusedError:
-    """The answer to a request that met this error. What lies inside the server is not told outside."""
+    """The response to a request that met this error. Internals of the server are not revealed."""
     status = status_of(problem)
     if status < 500:
         return RefusedError(status, problem.code, str(problem), retryable=problem.retryable)
@@ -190,7 +190,7 @@ def refusal_of(problem: HelixError, retry_after_seconds: int) -> RefusedError:
 
 
 def draining(retry_after_seconds: int) -> RefusedError:
-    """The instance is on its way out; another one, or the next one here, takes the request."""
+    """The refusal while the instance shuts down; another instance, or the next one here, takes the request."""
     return RefusedError(
         503,
         "server_draining",
@@ -201,5 +201,5 @@ def draining(retry_after_seconds: int) -> RefusedError:
 
 
 def invalid(detail: str) -> RefusedError:
-    """The request itself is wrong; the same request again is refused again."""
+    """The refusal of a request that is itself wrong; repeating it is refused again."""
     return RefusedError(400, "validation_error", detail)

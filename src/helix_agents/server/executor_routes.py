@@ -52,11 +52,15 @@ from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
 MOST_LISTED = 1_000
-"""How many entries of a workspace one answer tells of."""
+"""How many entries of a workspace one response lists."""
 
 
 async def start(call: Call) -> Response:
-    """Begin a session with its first message. The same call again answers with the session as it is going."""
+    """Start a session with its first message.
+
+    Repeating the call with the same `sessionId` returns the current run while the session is active or paused, and 409
+    after that.
+    """
     body: StartBody = await call.body(StartBody)
     agent = entry_agent(call, body.agent_type)
     session_id = None if body.session_id is None else call.checked(body.session_id)
@@ -66,7 +70,7 @@ async def start(call: Call) -> Response:
     messages = call.checked_messages(messages_of(body.message))
     _check_metadata(body.metadata)
     owner = call.owner()
-    # A service that delegates says where the session hangs in its trace.
+    # A delegating service says where the session belongs in its trace.
     trace = read_trace_place(call.request.headers.get(IN_TRACE))
     metadata = body.metadata if trace is None else {**body.metadata, TRACE: str(trace)}
     try:
@@ -83,7 +87,7 @@ async def start(call: Call) -> Response:
             )
         )
     except (AgentAlreadyRunningError, SessionAlreadyExistsError):
-        # Two calls at once: the other one began it, and may be somebody else's.
+        # Of two concurrent calls, the other one started the session, and it may belong to another user.
         session = await call.find_session(session_id or "")
         if session is None:
             raise
@@ -92,14 +96,14 @@ async def start(call: Call) -> Response:
 
 
 async def resume(call: Call) -> Response:
-    """Go on with what a session left open."""
+    """Continue what a session left open."""
     body: ResumeBody = await call.body(ResumeBody)
     session = await call.session(call.checked(body.session_id))
     mode = body.mode or ("with_message" if body.message is not None else "continue")
     if mode == "with_message" and body.message is None:
         raise invalid("Mode with_message needs a message.")
     if (mode == "from_checkpoint") != (body.checkpoint_id is not None):
-        raise invalid("Mode from_checkpoint and checkpointId go together.")
+        raise invalid("Mode from_checkpoint needs a checkpointId, and checkpointId needs this mode.")
     messages = None if body.message is None else call.checked_messages(messages_of(body.message))
     agent, checkpoint_id = call.agent_of(session), body.checkpoint_id
     try:
@@ -116,7 +120,7 @@ async def resume(call: Call) -> Response:
 
 
 async def retry(call: Call) -> Response:
-    """Go on from the last commit of a run that failed, with a fresh budget."""
+    """Continue a failed run from its last commit, with a fresh budget."""
     body: RetryBody = await call.body(RetryBody)
     session = await call.session(call.checked(body.session_id))
     agent = call.agent_of(session)
@@ -124,7 +128,7 @@ async def retry(call: Call) -> Response:
 
 
 async def rewind(call: Call) -> Response:
-    """Bring a session back to a checkpoint, or to its `beginning`, and leave it there, interrupted."""
+    """Take a session back to a checkpoint, or to its `beginning`, and leave it there, interrupted."""
     body: RewindBody = await call.body(RewindBody)
     session = await call.session(call.checked(body.session_id))
     await call.executor.rewind(session.session_id, call.checked(body.checkpoint_id, "checkpoint id"))
@@ -132,7 +136,7 @@ async def rewind(call: Call) -> Response:
 
 
 async def branch(call: Call) -> Response:
-    """Make a new session with the messages and state that another one has, or had at a checkpoint."""
+    """Create a session with the messages and state that another session has, or had at a checkpoint."""
     body: BranchBody = await call.body(BranchBody)
     session = await call.session(call.checked(body.session_id))
     checkpoint_id = None if body.checkpoint_id is None else call.checked(body.checkpoint_id, "checkpoint id")
@@ -142,11 +146,11 @@ async def branch(call: Call) -> Response:
 
 
 async def follow(call: Call) -> Any:
-    """The session's chunks as server-sent events: what is there, then what comes, until its run ends or waits.
+    """The session's chunks as server-sent events: those stored so far, then live ones, until the run ends or waits.
 
-    Chunks are messages without a name, with their sequence as id. What has a name is about the stream: `end` is the
-    last one, and says how the run ended (`status`, and `output` if it completed); `reconnect` says that another
-    instance goes on; `error` says what broke.
+    Chunks are events without a name, with their sequence as id. Events with a name are about the stream: `end` is the
+    last one and says how the run ended (`status`, and `output` if it completed); `reconnect` says that another
+    instance continues; `error` says what broke.
     """
     session = await call.session(call.query_id())
     cursor = cursor_of(call)
@@ -158,17 +162,17 @@ async def follow(call: Call) -> Any:
 
 
 async def status(call: Call) -> Response:
-    """How a session stands, and what it waits for."""
+    """The status of a session, and what it waits for."""
     session = await call.whole_session(call.query_id())
     run = await call.current_run(session.session_id)
     if run is not None and run.status != "running" and session.status == "active":
-        # It may have come to rest between the two looks, and what it came to is the session's to tell.
+        # It may have come to rest between the two reads, and then the session has the outcome.
         session = await call.whole_session(session.session_id)
     return json_response(status_of_session(session, run))
 
 
 async def interrupt(call: Call) -> Response:
-    """Ask the run to stop soon, keeping what it did."""
+    """Ask the run to stop soon, and keep what it did."""
     body: StopBody = await call.body(StopBody)
     session = await call.session(call.checked(body.session_id))
     return json_response(stopped(await call.executor.interrupt(session.session_id, body.reason)))
@@ -182,11 +186,11 @@ async def abort(call: Call) -> Response:
 
 
 async def submit_tool_result(call: Call) -> Response:
-    """Store an answer to a call that waits: a durable write and nothing else.
+    """Store an answer to a waiting call. This is a durable write and does not resume the run.
 
-    Where the call's `reason` is `unknown_outcome`, it was begun, and nobody knows whether it took effect: an approval
-    lets it run a second time, a denial tells the model that the outcome is unknown, and a `client-tool-result` says
-    what happened.
+    If the call's `reason` is `unknown_outcome`, the call was started, and it is not known whether it took effect. An
+    approval runs it a second time, a denial tells the model that the outcome is unknown, and a `client-tool-result`
+    says what happened.
     """
     body: SubmitBody = await call.body(SubmitBody)
     if body.session_id is None:
@@ -196,7 +200,7 @@ async def submit_tool_result(call: Call) -> Response:
 
 
 async def workspace(call: Call) -> Response:
-    """What is in the session's workspace, or in a folder of it."""
+    """The contents of the session's workspace, or of a folder in it."""
     session = await call.session(call.query_id())
     declared = call.agent_of(session).workspace
     if declared is None:
@@ -220,7 +224,7 @@ async def workspace(call: Call) -> Response:
 
 
 async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitted:
-    """Hand an answer to the engine, and say what became of it.
+    """Pass an answer to the engine, and report the outcome.
 
     Raises:
         RefusedError: it does not fit the call, or there is no such call.
@@ -246,39 +250,41 @@ async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitt
 
 
 def entry_agent(call: Call, name: str) -> AnyAgent:
-    """An agent that callers may talk to: one that was registered, not one that another delegates to."""
+    """An agent that callers may talk to: one that was registered, not one that another agent delegates to."""
     if name not in call.entry_agents:
         raise RefusedError(404, "unknown_agent", f"This server has no agent {name[:80]!r}.")
     return call.executor.agents.get(name)
 
 
 def cursor_of(call: Call) -> int:
-    """Where a reader was: what its browser says when it comes back, or else what it asks for. An empty id is none, as
-    it is for browsers."""
+    """The reader's position: what its browser reports when it reconnects, or else what it asks for.
+
+    An empty id counts as none, as it does for browsers.
+    """
     asked = call.number("fromSequence", 0)
     given = call.request.headers.get("last-event-id")
     if not given:
         return asked
     cursor = whole_number(given)
     if cursor is None:
-        raise invalid(f"Last-Event-ID has to be an id of this stream, not {given[:80]!r}.")
+        raise invalid(f"Last-Event-ID must be an id of this stream, not {given[:80]!r}.")
     return cursor
 
 
 def started(run: HostedRun) -> Started:
-    """A run as its caller is told of it."""
+    """A run as shown to its caller."""
     return Started(session_id=run.session_id, stream_id=run.session_id, run_id=run.run_id)
 
 
 def stopped(outcome: InterruptOutcome) -> Stopped:
-    """A stop as its caller is told of it."""
+    """A stop request's outcome as shown to its caller."""
     if isinstance(outcome, InterruptSet):
         return Stopped(outcome="interrupt_set", run_id=outcome.run_id)
     return Stopped(outcome="nothing_running")
 
 
 def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
-    """A session and its current run as their reader is told of them."""
+    """A session and its current run as shown to a reader."""
     waiting = tuple(call for call in session.pending_client_tool_calls.values() if call.state in OPEN)
     suspended = run is not None and run.status in SUSPENDED
     context = session.interrupt_context
@@ -303,28 +309,28 @@ def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
-    """Refuse marks that only the engine makes; how deep a caller stands is all it may say in that way.
+    """Refuse metadata reserved for the engine, except the depth at which a caller delegates.
 
     Raises:
-        RefusedError: it says more.
+        RefusedError: there is other reserved metadata.
     """
     ours = [key for key in metadata if key.startswith(OUR_METADATA) and key != DEPTH]
     if ours:
-        raise invalid(f"Metadata that begins with {OUR_METADATA!r} is the engine's own, as {ours[0][:80]!r} is.")
+        raise invalid(f"Metadata keys that start with {OUR_METADATA!r} are reserved for the engine: {ours[0][:80]!r}.")
 
 
 def _as_it_is(session: SessionState, agent: AnyAgent) -> Started:
-    """A session that was begun before.
+    """A session that was started before.
 
     Raises:
-        AgentMismatchError: it was begun with another agent.
+        AgentMismatchError: it was started with another agent.
         RefusedError: it is over.
     """
     if session.agent_type != agent.name:
         raise AgentMismatchError(session.session_id, session.agent_type, agent.name)
     if session.current_run_id is None or session.status not in ("active", "paused"):
         raise RefusedError(
-            409, "already_completed", f"This session is {session.status}; a start begins a new one only."
+            409, "already_completed", f"This session is already {session.status}; /start only starts a new session."
         )
     return Started(
         session_id=session.session_id,
@@ -339,10 +345,10 @@ FRAME_BYTES_KEPT = 4_096
 
 
 def chunk_frame(chunk: StreamChunk) -> bytes:
-    """A chunk as an event. Readers of one stream want the same ones at the same time, so the latest are kept.
+    """A chunk as an event. Readers of one stream want the same chunks at the same time, so the latest are cached.
 
-    Numbers are never used twice by a run, unless its stream was lost; then the time tells the two apart. What is made
-    for one reader alone is not kept, nor what is large, so that all of it together stays within some megabytes.
+    A run never uses a number twice, unless its stream was lost; then the timestamp tells the two apart. Frames made for
+    one reader alone, and large ones, are not cached, so that the cache stays within some megabytes.
     """
     if isinstance(chunk, Truncated | StreamResync):
         return frame(to_json(chunk), id=chunk.sequence)
@@ -358,7 +364,7 @@ def chunk_frame(chunk: StreamChunk) -> bytes:
 
 
 class ChunkSource:
-    """A session's chunks, each with its sequence as id, and then how the run ended.
+    """A session's chunks, each with its sequence as id, and then the run's outcome.
 
     Events named `end`, `error` and `reconnect` are about the stream; everything else is a chunk.
     """
@@ -392,7 +398,7 @@ class ChunkSource:
 
 
 def _end(run: RunRecord, sequence: int) -> dict[str, Any]:
-    """How a run ended, for a reader who has to settle with it; a failed one is never told as completed."""
+    """A run's outcome, for a reader that has to act on it; a failed run is never reported as completed."""
     told: dict[str, Any] = {"runId": run.run_id, "status": run.status, "turn": run.turn, "sequence": sequence}
     if run.status == "completed":
         told["output"] = run.output

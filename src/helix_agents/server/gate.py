@@ -1,4 +1,4 @@
-"""What an instance lets in: streams and runs, not too many for everybody and each user, and nothing when it leaves."""
+"""Admission to an instance: streams and runs, limited in total and per user, and nothing while it shuts down."""
 
 import asyncio
 from collections import Counter
@@ -18,12 +18,12 @@ from helix_agents.server.errors import RefusedError, draining, refused
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.sse import Leaving
 
-# How long beginning a run may take before others of its user need not wait for it any longer.
+# How long starting a run may take before other runs of its user stop waiting for it.
 _BEGIN_MS = 10_000
 
 
 class Gate:
-    """Counts, refuses what is too much, and closes when the instance is told to leave."""
+    """Counts, refuses what exceeds the limits, and closes when the instance is told to shut down."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
@@ -40,23 +40,23 @@ class Gate:
 
     @property
     def follows_others(self) -> bool:
-        """Whether a stream is open here of a run that another process has, which may die."""
+        """Whether a stream is open here for a run that another process drives, and that process may die."""
         return any(not getattr(run, "is_driven_here", False) for run in self._followed.values())
 
     def check_open(self) -> None:
-        """Let a request pass that begins something, unless the instance is leaving."""
+        """Admit a request that starts something, unless the instance is shutting down."""
         if self.leaving.is_set():
             raise draining(self.limits.retry_after_seconds)
 
     @asynccontextmanager
     async def room(self, principal: Principal, executor: AgentExecutor) -> AsyncGenerator[None]:
-        """Let a run begin inside, if its user does not have too many already; runs of one user begin one by one.
+        """Let a run start inside the block, if its user does not have too many already; a user's runs start one by one.
 
-        A user with half of what is allowed is counted under a lock that all instances share. Below that nobody needs
-        it, unless as many instances as the other half begin a run of one user at the same moment.
+        From half of the limit on, a user's runs are counted under a lock that all instances share. Below that the lock
+        is not needed, unless more instances than the other half start a run of one user at the same moment.
 
         Raises:
-            RefusedError: there are too many, or the instance is leaving.
+            RefusedError: there are too many, or the instance is shutting down.
         """
         self.check_open()
         user_id, most = principal.user_id, self.limits.running_runs_per_user
@@ -72,8 +72,11 @@ class Gate:
 
     @asynccontextmanager
     async def _turn(self, user_id: str | None) -> AsyncGenerator[None]:
-        """While nobody else begins a run of this user here. Who waits too long is sent away: behind a store that does
-        not answer, each would wait for all before him."""
+        """Hold this user's turn to start a run on this instance.
+
+        A request that waits too long is refused: behind a store that does not answer, each would wait for all before
+        it.
+        """
         lock = self._starting.setdefault(user_id or "", asyncio.Lock())
         try:
             async with asyncio.timeout(_BEGIN_MS / 1000):
@@ -88,11 +91,13 @@ class Gate:
     def _check_running(self, running: int) -> None:
         most = self.limits.running_runs_per_user
         if running >= most:
-            raise self._too_many(429, "too_many_runs", f"This user has as many runs going as may be at once: {most}.")
+            raise self._too_many(
+                429, "too_many_runs", f"This user already has {most} running runs, which is the limit."
+            )
 
     @asynccontextmanager
     async def _alone(self, user_id: str | None, locks: LockManager) -> AsyncGenerator[None]:
-        """While no other instance begins a run of this user."""
+        """Hold the lock that keeps other instances from starting a run of this user."""
         whose = "nobody" if user_id is None else sha256(user_id.encode()).hexdigest()
         try:
             lock = await locks.acquire(f"helix.runs.{whose}", ttl_ms=_BEGIN_MS, timeout=_BEGIN_MS / 1000)
@@ -105,19 +110,25 @@ class Gate:
                 await locks.release(lock)
 
     def _begun_by_others(self) -> RefusedError:
-        return self._too_many(429, "too_many_runs", "Other runs of this user are being begun.")
+        return self._too_many(429, "too_many_runs", "Other runs of this user are being started; try again.")
 
     def check_stream(self, principal: Principal) -> None:
-        """Let a stream open, if there are not too many already."""
+        """Admit a stream, if there are not too many already."""
         self.check_open()
         if self.open_streams >= self.limits.open_streams:
-            raise self._too_many(503, "too_many_streams", f"This instance has {self.open_streams} open streams.")
+            raise self._too_many(
+                503, "too_many_streams", f"This instance has {self.open_streams} open streams, which is the limit."
+            )
         most = self.limits.open_streams_per_user
         if principal.user_id is not None and self._streams[principal.user_id] >= most:
-            raise self._too_many(429, "too_many_streams", f"This user has as many streams open here as may be: {most}.")
+            raise self._too_many(
+                429,
+                "too_many_streams",
+                f"This user already has {most} open streams on this instance, which is the limit.",
+            )
 
     def watch(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work of the instance itself, which ends with it."""
+        """Run a background task of the instance, which ends with it."""
         task = asyncio.create_task(work)
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
@@ -130,10 +141,10 @@ class Gate:
 
     @contextmanager
     def place(self, principal: Principal, run: HostedRun | None = None) -> Generator[None]:
-        """A place among the open streams, of this run.
+        """Hold a place among the open streams, for this run.
 
         Raises:
-            RefusedError: none is left, or the instance is leaving.
+            RefusedError: none is left, or the instance is shutting down.
         """
         self.check_stream(principal)
         self._streams[principal.user_id] += 1
@@ -149,7 +160,7 @@ class Gate:
                 del self._streams[principal.user_id]
 
     async def close(self) -> None:
-        """End what was watched. It does not open again."""
+        """End the background tasks. The gate does not open again."""
         self.closed = True
         self.leaving.set()
         for task in tuple(self._watching):
@@ -165,7 +176,7 @@ class Gate:
 class CountedResponse:
     """A response that holds a place among the open streams from before it is sent until it has ended.
 
-    There may have been room when the request came, and none any more: others were as fast.
+    There may have been room when the request came and none any more now, because other requests were as fast.
     """
 
     def __init__(self, gate: Gate, principal: Principal, response: Callable[..., Any], run: HostedRun | None) -> None:

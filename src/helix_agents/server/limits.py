@@ -1,4 +1,4 @@
-"""How much one caller may ask of a server: every bound has a name and a default."""
+"""The limits of a server. Every limit has a name and a default."""
 
 from helix_agents.agent.choices import check_whole
 from helix_agents.domain.errors import DefinitionError
@@ -7,12 +7,12 @@ from helix_agents.domain.records import Record
 
 
 class ServerLimits(Record):
-    """The bounds of one server instance.
+    """The limits of one server instance.
 
-    Bodies: their size, how deeply their JSON nests, how long they may take to arrive. Ids: their length; the store's
-    own bound holds besides. Streams: how many are open in all and for one user, and how long a reader may take no
-    byte before it is let go. Runs: how many of one user are going, on all instances together. That holds as
-    long as no more instances than half of it begin a run of one user at the same moment.
+    Bodies: their size, how deeply their JSON nests, and how long they may take to arrive. Ids: their length; the
+    store's own limit also applies. Streams: how many are open in total and for one user, and how long a reader may
+    take no byte before it is disconnected. Runs: how many one user has running, across all instances. This holds as
+    long as the instances that start a run of one user at the same moment are no more than half of that number.
     """
 
     body_bytes: int = 1_048_576
@@ -35,5 +35,5 @@ class ServerLimits(Record):
             value: object = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
                 raise DefinitionError(
-                    "ServerLimits", f'{name}={value!r} has to be a number of seconds above 0; float("inf") is for ever.'
+                    "ServerLimits", f'{name}={value!r} has to be a number of seconds above 0; float("inf") is forever.'
                 )

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of routes: it cannot promise what the server does not do."""
+"""The OpenAPI document, generated from the table of routes, so that it cannot promise what the server does not do."""
 
 from inspect import getdoc
 from typing import Any, cast
@@ -14,20 +14,20 @@ from helix_agents.server.operations import OPERATIONS, STREAM, Operation
 from helix_agents.server.wire import camel
 
 REF = "#/components/schemas/{name}"
-# One event of a stream; its data is JSON, or the [DONE] that ends a chat's.
+# One event of a stream; its data is JSON, or the [DONE] that ends a chat stream.
 EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("data", "event", "id")},
     "required": ["data"],
 }
-# Whoever asks: not known, not allowed, or this instance cannot serve it at the moment.
+# Possible for every caller: not authenticated, not allowed, or this instance cannot serve the request.
 ALWAYS = (401, 403, 500, 503)
 _IN_PATHS = {"session_id": "sessionId", "run_id": "runId"}
-"""What parts of a path are called outside."""
+"""The public names of path parameters."""
 
 
 def document(version: str) -> dict[str, Any]:
-    """What this server speaks, as OpenAPI 3.1."""
+    """The routes of this server, as OpenAPI 3.1."""
     kinds = _kinds()
     shown, components = msgspec.json.schema_components(kinds, ref_template=REF)
     schemas = dict(zip(map(_key, kinds), shown, strict=True))
@@ -38,7 +38,10 @@ def document(version: str) -> dict[str, Any]:
     for operation in OPERATIONS:
         path = _written(operation.path)
         paths.setdefault(path, {})[operation.method.lower()] = _described(operation, schemas)
-    for path, summary in (("/healthz", "Whether the process answers."), ("/readyz", "Whether it can serve requests.")):
+    for path, summary in (
+        ("/healthz", "Whether the process is alive."),
+        ("/readyz", "Whether the instance can serve requests."),
+    ):
         paths[path] = {"get": _health(summary, schemas[_key(Health)])}
     paths["/openapi.json"] = {"get": _itself()}
     return {
@@ -67,7 +70,7 @@ def _key(kind: Any) -> str:
 
 
 def _on_the_wire(kinds: list[Any]) -> set[str]:
-    """The records whose fields are written in camelCase on their way out; bodies say so themselves."""
+    """The records whose fields become camelCase in responses; bodies are declared that way."""
     _, components = msgspec.json.schema_components(
         [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Record) and not issubclass(kind, Body)],
         ref_template=REF,
@@ -76,10 +79,10 @@ def _on_the_wire(kinds: list[Any]) -> set[str]:
 
 
 def _camelled(schema: dict[str, Any]) -> dict[str, Any]:
-    """A record's schema as the record is written: names in camelCase, and a field without a value left out."""
+    """A record's schema in its written form: names in camelCase, and fields without a value left out."""
     properties = cast("dict[str, dict[str, Any]]", schema.get("properties", {}))
     changed = {camel(name): _without_null(each) for name, each in properties.items()}
-    # What a record holds is written even where it is the default; only None is not.
+    # A field is written even if it holds its default; only None is left out.
     required = [camel(name) for name, each in properties.items() if not _may_be_missing(each)]
     return {**schema, "properties": changed, "required": required}
 
@@ -135,9 +138,9 @@ def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     elif operation.answer is not None:
         answer = {"schema": schemas[_key(operation.answer)]}
         events = {"text/event-stream": {"schema": EVENT}} if operation.may_stream else {}
-        responses["200"] = {"description": "Done.", "content": {"application/json": answer, **events}}
+        responses["200"] = {"description": "Success.", "content": {"application/json": answer, **events}}
     if operation.may_be_empty:
-        responses["204"] = {"description": "Nothing to tell."}
+        responses["204"] = {"description": "No content."}
     refused = {"schema": schemas[_key(operation.errors.body)]}
     for status in sorted({*operation.refusals, *ALWAYS}):
         responses[str(status)] = {"description": "Refused.", "content": {"application/json": refused}}
@@ -154,7 +157,11 @@ def _itself() -> dict[str, Any]:
     answer = {"description": "This document.", "content": {"application/json": {"schema": {"type": "object"}}}}
     refused = {"content": {"application/json": {"schema": {"$ref": REF.format(name="ErrorBody")}}}}
     responses: dict[str, Any] = {str(status): {"description": "Refused.", **refused} for status in ALWAYS}
-    return {"summary": "What this server speaks.", "tags": ["health"], "responses": {"200": answer, **responses}}
+    return {
+        "summary": "The OpenAPI document of this server.",
+        "tags": ["health"],
+        "responses": {"200": answer, **responses},
+    }
 
 
 def _written(path: str) -> str:

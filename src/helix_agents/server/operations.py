@@ -1,4 +1,4 @@
-"""All routes in one table: the router and the OpenAPI document are both made from it."""
+"""All routes in one table, from which both the router and the OpenAPI document are made."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ from helix_agents.server.openai.inputs import CreateResponse
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One thing a caller may say besides the body."""
+    """A parameter of the path, the query or the headers."""
 
     name: str
     schema: dict[str, Any]
@@ -72,8 +72,8 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One route. `answer` is the record of its success, or `stream` for server-sent events, or None for no content;
-    one that `may_stream` sends either, as it is asked."""
+    """One route. `answer` is the record that it returns on success, `stream` for server-sent events, or None for no
+    content. A route that `may_stream` returns a record or a stream, whichever the caller asks for."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -104,29 +104,38 @@ LAST_EVENT = Parameter(
     name="Last-Event-ID",
     schema={"type": "string", "pattern": "^[0-9]{0,17}$"},
     place="header",
-    description="The id of the last event a reader got; it goes on after it, on any instance.",
+    description="The id of the last event that the reader received; the stream continues after it, on any instance.",
 )
-FROM = Parameter(name="fromSequence", schema=_WHOLE, description="Like Last-Event-ID, for a reader that cannot set it.")
+FROM = Parameter(
+    name="fromSequence", schema=_WHOLE, description="Like Last-Event-ID, for a reader that cannot set headers."
+)
 AFTER = Parameter(
     name="after",
     schema=_WHOLE,
-    description="How far the page's snapshot went: an answer that ended since is replayed instead of a 204.",
+    description="How far the page's snapshot went. An answer that has ended since then is replayed, instead of a 204.",
 )
-UI_VERSION = Parameter(name="uiVersion", schema=_UI_VERSION, description="The major of the page's AI SDK; 6 if unsaid.")
-FOLDER = Parameter(name="path", schema={"type": "string"}, description="A folder of the workspace; itself if unsaid.")
+UI_VERSION = Parameter(
+    name="uiVersion", schema=_UI_VERSION, description="The major version of the page's AI SDK. Default: 6."
+)
+FOLDER = Parameter(name="path", schema={"type": "string"}, description="A folder of the workspace. Default: its root.")
 AGENT = Parameter(name="agent", schema={"type": "string"}, description="The agent of a new session.")
 RESPONSE_PATH = Parameter(name="response_id", schema={"type": "string"}, place="path", required=True)
 MODEL_PATH = Parameter(
     name="model", schema={"type": "string"}, place="path", required=True, description="The name of an agent."
 )
 IDEMPOTENCY_KEY = Parameter(
-    name="Idempotency-Key", schema=_ID, place="header", description="The same one again gets what it began."
+    name="Idempotency-Key",
+    schema=_ID,
+    place="header",
+    description="Repeating a key returns the response that it started.",
 )
 PAGING = (
-    Parameter(name="offset", schema={"type": "integer", "minimum": 0, "maximum": 2**31}),
-    Parameter(name="limit", schema={"type": "integer", "minimum": 1, "maximum": 200}),
+    Parameter(name="offset", schema={"type": "integer", "minimum": 0, "maximum": 2**31}, description="Default: 0."),
+    Parameter(
+        name="limit", schema={"type": "integer", "minimum": 1, "maximum": 200}, description="1 to 200. Default: 50."
+    ),
 )
-USER = Parameter(name="userId", schema=_ID, description="Whose; anybody but the caller only for operators.")
+USER = Parameter(name="userId", schema=_ID, description="Only operators can name other users.")
 
 _IN_BODY = (400, 408, 413, 415)
 
@@ -223,7 +232,9 @@ OPERATIONS: tuple[Operation, ...] = (
             RESPONSE_PATH,
             Parameter(name="stream", schema={"type": "string", "enum": ["true", "false"]}),
             Parameter(
-                name="starting_after", schema=_WHOLE, description="The number of the last event that a reader got."
+                name="starting_after",
+                schema=_WHOLE,
+                description="The sequence number of the last event that the reader received.",
             ),
         ),
         refusals=(400, 404, 429), errors=OPENAI_ERRORS, tag="openai",
@@ -242,9 +253,15 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=InputItems,
         parameters=(
             RESPONSE_PATH,
-            Parameter(name="order", schema={"type": "string", "enum": ["asc", "desc"]}, description="desc if unsaid."),
-            Parameter(name="limit", schema={"type": "integer", "minimum": 1, "maximum": responses.MOST_ITEMS}),
-            Parameter(name="after", schema={"type": "string"}, description="The id of the item before the page."),
+            Parameter(name="order", schema={"type": "string", "enum": ["asc", "desc"]}, description="Default: desc."),
+            Parameter(
+                name="limit",
+                schema={"type": "integer", "minimum": 1, "maximum": responses.MOST_ITEMS},
+                description="1 to 100. Default: 20.",
+            ),
+            Parameter(
+                name="after", schema={"type": "string"}, description="The id of the last item of the previous page."
+            ),
         ),
         refusals=(400, 404), errors=OPENAI_ERRORS, tag="openai",
     ),
@@ -278,7 +295,7 @@ OPERATIONS: tuple[Operation, ...] = (
             Parameter(name="toolName", schema={"type": "string"}),
             Parameter(name="kind", schema={"type": "string", "enum": ["client_tool", "approval", "question"]}),
             Parameter(
-                name="order", schema={"type": "string", "enum": ["newest", "oldest"]}, description="newest if unsaid."
+                name="order", schema={"type": "string", "enum": ["newest", "oldest"]}, description="Default: newest."
             ),
         ),
         refusals=(400,), tag="sessions",
@@ -287,12 +304,14 @@ OPERATIONS: tuple[Operation, ...] = (
         method="GET", path="/usage", handler=session_routes.get_usage_by_day, answer=UsageDays,
         parameters=(
             Parameter(
-                name="days", schema={"type": "integer", "minimum": 1, "maximum": 366}, description="30 if unsaid."
+                name="days",
+                schema={"type": "integer", "minimum": 1, "maximum": 366},
+                description="1 to 366. Default: 30.",
             ),
             USER,
             Parameter(name="agentType", schema={"type": "string"}),
-            Parameter(name="sessionId", schema=_ID, description="Of this session alone."),
-            Parameter(name="runId", schema=_ID, description="Of this run of it."),
+            Parameter(name="sessionId", schema=_ID, description="Only this session."),
+            Parameter(name="runId", schema=_ID, description="Only this run of the session."),
         ),
         refusals=(400, 404), tag="sessions",
     ),

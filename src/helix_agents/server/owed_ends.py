@@ -14,7 +14,7 @@ RECENT_MS = 60_000
 
 @dataclass
 class _Owed:
-    """How often an answer was shown in the middle, cut off, and shown as a whole; since when it was last."""
+    """How often an answer was shown midway, cut off, and shown as a whole, and when that last happened."""
 
     shown: int = 0
     cut: int = 0
@@ -23,12 +23,12 @@ class _Owed:
 
 
 class OwedEnds:
-    """Tells the page that missed the end of an answer from one that shows all there is; neither says so itself.
+    """Tells a page that missed the end of an answer from one that shows all of it, because neither says so itself.
 
-    For each answer it counts the pages that were shown it without its end. A page that is loaded again is cut off and
-    then shown a snapshot, which is one page and not two. What other instances showed is not known here: an answer that
-    another one began, and that ended a moment ago, counts as missed by whoever was not just shown all of it. A page
-    that says how far its snapshot went needs none of this.
+    For each answer it counts the pages that were shown it without its end. A reloaded page is first cut off and then
+    shown a snapshot, which makes one page and not two. What other instances showed is not known here: an answer that
+    another instance started, and that ended a moment ago, counts as missed unless the page was just shown all of it. A
+    page that says how far its snapshot went needs none of this.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -37,28 +37,28 @@ class OwedEnds:
         self._begun: OrderedDict[SessionId, RunId] = OrderedDict()
 
     def began(self, session_id: SessionId, run_id: RunId) -> None:
-        """This instance began the session's run: its page most likely reads here."""
+        """Record that this instance started the session's run, so its page most likely reads here."""
         self._begun[session_id] = run_id
         self._begun.move_to_end(session_id)
         if len(self._begun) > KEPT:
             self._begun.popitem(last=False)
 
     def shown(self, session_id: SessionId, message_id: str) -> None:
-        """A snapshot shows this answer without its end."""
+        """Record that a snapshot shows this answer without its end."""
         self._touched(session_id, message_id).shown += 1
 
     def shown_whole(self, session_id: SessionId, message_id: str) -> None:
-        """A snapshot shows this answer, which ended a moment ago, with its end."""
+        """Record that a snapshot shows this answer, which ended a moment ago, with its end."""
         self._touched(session_id, message_id).whole += 1
 
     def cut(self, session_id: SessionId, message_id: str) -> None:
-        """A stream of this answer was left before its end."""
+        """Record that a stream of this answer was left before its end."""
         self._touched(session_id, message_id).cut += 1
 
     def pay(self, session_id: SessionId, message_id: str, run_id: RunId, *, ended_ms_ago: int | None) -> bool:
-        """A page came back for the rest of an answer; whether it may have missed some.
+        """Return whether a page that came back for the rest of an answer may have missed some of it.
 
-        `run_id` is the run that said the last of it, `ended_ms_ago` since when that is over.
+        `run_id` is the run that wrote the last of it; `ended_ms_ago` is how long ago that run ended.
         """
         owed = self._owed.get((session_id, message_id))
         if owed is None or self._now() - owed.since >= KEPT_SECONDS:

@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     import httpx2
 
 ON_BEHALF_OF = "x-helix-on-behalf-of"
-"""The header that names the user a session is for, where a transport is set up to say so."""
+"""The header that names a session's user, if a transport is configured to send it."""
 
-# Answers that say: later, perhaps.
+# Statuses that mean: try again later.
 _LATER = frozenset((408, 425, 429, 500, 502, 503, 504))
 _REASON_CHARACTERS = 1_000
 _LARGE_BYTES = 200_000
-# 204 is the answer to a deletion.
+# 204 is the response to a deletion.
 _TAKEN = (200, 204)
 
 
@@ -67,17 +67,17 @@ def remote_agent_tool(
 ) -> RemoteAgentTool:
     """Let an agent delegate to an agent of another service.
 
-    What it does there is visible in the parent's stream; what it waits for can be answered at the root.
+    The parent's stream shows what the child does; calls that it waits for can be answered at the root.
 
     Args:
-        url: Where the other agent server is, or a transport to it.
-        agent: The agent's name there.
+        url: The address of the other agent server, or a transport to it.
+        agent: The agent's name on that server.
         description: When to delegate, for the parent's model.
-        name: How the agent is called here, if not by its name there: the tool is `subagent__<name>`.
-        input: A type whose fields the parent's model fills in; a `message` if left out.
-        timeout: How long the child may work before it is stopped; time it waits for people does not count.
-        lost_after: How long a service that does not answer is asked again before the child counts as lost.
-        limits: How much is taken from one child.
+        name: The agent's name here, if it differs: the tool is `subagent__<name>`.
+        input: A type whose fields the parent's model fills in. Default: a `message`.
+        timeout: How long the child may work before it is stopped. Time spent waiting for people does not count.
+        lost_after: How long to retry a service that does not respond before the child counts as lost.
+        limits: Limits on what is accepted from one child.
         token: Sent as `Authorization: Bearer …`.
         headers: Sent with every request.
 
@@ -90,7 +90,7 @@ def remote_agent_tool(
         transport = url
     else:
         raise DefinitionError(
-            f"Remote agent {agent!r}", "a transport brings its own token and headers; give them to it."
+            f"Remote agent {agent!r}", "a transport has its own token and headers; pass them to the transport."
         )
     return remote_tool(
         transport,
@@ -107,11 +107,11 @@ def remote_agent_tool(
 class HttpRemoteAgentTransport:
     """Speaks to an agent server over HTTP and server-sent events.
 
-    It holds no connection between two requests, so that it can be shared by all loops and threads of a process and
-    needs no closing. The user a session is for is told only with `pass_user=True`; the other server's `authenticate`
-    has to believe it, from the header `X-Helix-On-Behalf-Of`. With `pass_trace=True` its spans are part of the
-    conversation's trace here, by the header `X-Helix-Trace`; else a service cannot tell which calls belong together.
-    Redirects are not followed: a token goes to one place.
+    It holds no connection between two requests, so all loops and threads of a process can share it, and it does not
+    need to be closed. The user of a session is only sent with `pass_user=True`, in the header `X-Helix-On-Behalf-Of`;
+    the other server's `authenticate` has to trust it. With `pass_trace=True`, the header `X-Helix-Trace` makes the
+    spans of the other server part of this conversation's trace; without it, a service cannot tell which calls belong
+    together. Redirects are not followed, so that a token is only sent to one server.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class HttpRemoteAgentTransport:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
             raise DefinitionError(
                 "HttpRemoteAgentTransport",
-                f"{url!r} is not an http or https address; give credentials as token=… instead.",
+                f"{url!r} is not an http or https address without credentials; give credentials as token=….",
             )
         self._httpx2 = _httpx2()
         self._url = url.rstrip("/")
@@ -281,7 +281,7 @@ class HttpRemoteAgentTransport:
         self, session: RemoteSession, method: str, path: str, body: dict[str, JSON] | None
     ) -> dict[str, Any]:
         try:
-            # Bounds the whole answer: one that trickles in keeps every single read within its time.
+            # Limits the whole response: one that trickles in keeps every single read within its own limit.
             async with asyncio.timeout(self._answer_seconds):
                 async with self._response(session, method, path, body, self._answer_seconds) as response:
                     raw = await self._body(response)
@@ -290,7 +290,7 @@ class HttpRemoteAgentTransport:
         if not raw.strip():
             return {}
         read = partial(self._read, lambda: read_json(raw))
-        # A large one would keep everybody else waiting.
+        # Decoding a large response would block the event loop.
         value = read() if len(raw) < _LARGE_BYTES else await asyncio.to_thread(read)
         if not isinstance(value, dict):
             raise RemoteProtocolError(self._url, "it sent an answer that is not an object")
@@ -300,10 +300,10 @@ class HttpRemoteAgentTransport:
     async def _response(
         self, session: RemoteSession, method: str, path: str, body: dict[str, JSON] | None, silence: float
     ) -> "AsyncGenerator[httpx2.Response, None]":
-        """The answer's head, with its body still to come; a refusal raises.
+        """The response's head, with its body still to come; a refusal raises.
 
         Raises:
-            RemoteUnavailableError, RemoteRefusedError, RemoteProtocolError: there is none.
+            RemoteUnavailableError, RemoteRefusedError, RemoteProtocolError: there is no usable response.
         """
         httpx2 = self._httpx2
         timeout = httpx2.Timeout(silence, connect=self._connect_seconds)
@@ -334,7 +334,7 @@ class HttpRemoteAgentTransport:
         return headers
 
     async def _renewed(self, headers: Callable[[], Awaitable[Mapping[str, str]]]) -> dict[str, str]:
-        """Headers made anew. Where none can be made, the service is out of reach for now; why is for the log alone."""
+        """Freshly made headers. If that fails, the service counts as unreachable; the reason goes only to the log."""
         try:
             sent = self._sent(await headers())
             for name, value in sent.items():
@@ -351,7 +351,7 @@ class HttpRemoteAgentTransport:
         return headers
 
     async def _verify(self) -> "ssl.SSLContext | bool":
-        """Certificates are read once: reading them takes a while."""
+        """The TLS context, created once because reading the certificates takes a while."""
         if not self._secure:
             return False
         tls = self._tls

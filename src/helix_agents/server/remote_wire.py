@@ -1,4 +1,4 @@
-"""What another agent server says, read with distrust: sizes, depths and types first, then as records of ours."""
+"""Responses of another agent server, read with distrust: sizes, depths and types first, then as our records."""
 
 from collections.abc import AsyncGenerator, AsyncIterable
 from functools import cache
@@ -11,15 +11,15 @@ from helix_agents.domain.pending import PendingCall
 from helix_agents.ports.remote_agents import RemoteStatus
 from helix_agents.server.wire import camel, why_unfit
 
-# What a server takes in, and one level more for what it wraps it in.
+# What a server accepts, plus one level for what wraps it.
 DEEPEST = 65
-# Some of the numbers are counts and places, of which no store takes a larger one.
+# Some numbers are counts and positions, and no store accepts a larger one.
 LARGEST_INT = 2**63 - 1
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 
 class NotOursError(Exception):
-    """What was read is not what an agent server writes; the sentence says why."""
+    """The data is not what an agent server writes; the message says why."""
 
 
 class Event(NamedTuple):
@@ -31,10 +31,10 @@ class Event(NamedTuple):
 
 
 def read_json(raw: bytes) -> Any:
-    """JSON of a bounded depth with numbers that every store takes.
+    """JSON of a bounded depth with numbers that every store accepts.
 
     Raises:
-        NotOursError: it is none.
+        NotOursError: it is not.
     """
     try:
         value = msgspec.json.decode(raw)
@@ -47,13 +47,13 @@ def read_json(raw: bytes) -> Any:
 
 
 def read_record(value: Any, kind: type[RecordT], *, without: frozenset[str] = frozenset()) -> RecordT:
-    """A record from its form on the wire; what a newer server says besides is not looked at.
+    """A record from its form on the wire; additional fields of a newer server are ignored.
 
     Raises:
-        NotOursError: it is none.
+        NotOursError: it is no such record.
     """
     if not isinstance(value, dict):
-        raise NotOursError(f"it sent no {kind.__name__}")
+        raise NotOursError(f"it did not send a {kind.__name__}")
     given = cast("dict[str, Any]", value)
     known = {name: given[wire] for name, wire in _fields(kind) if wire in given and name not in without}
     config = kind.__struct_config__
@@ -62,14 +62,14 @@ def read_record(value: Any, kind: type[RecordT], *, without: frozenset[str] = fr
     try:
         return msgspec.convert(known, kind)
     except msgspec.ValidationError as problem:
-        raise NotOursError(f"it sent a {kind.__name__} that is none ({str(problem)[:200]})") from None
+        raise NotOursError(f"it sent an invalid {kind.__name__} ({str(problem)[:200]})") from None
 
 
 def read_status(value: Any) -> RemoteStatus:
-    """How a session stands there.
+    """The status of a session there.
 
     Raises:
-        NotOursError: it is not said.
+        NotOursError: there is none.
     """
     status = read_record(value, RemoteStatus, without=frozenset(("pending",)))
     pending: Any = value.get("pending", [])
@@ -80,10 +80,10 @@ def read_status(value: Any) -> RemoteStatus:
 
 
 def read_chunk(event: Event) -> StreamChunk | None:
-    """A chunk under its number; None for a kind that only a newer version knows.
+    """A chunk with its number; None for a kind that only a newer version knows.
 
     Raises:
-        NotOursError: it is none.
+        NotOursError: it is no chunk.
     """
     value = read_json(event.data)
     if not isinstance(value, dict) or event.id is None or not event.id.isascii() or not event.id.isdigit():
@@ -99,14 +99,14 @@ def read_chunk(event: Event) -> StreamChunk | None:
 
 
 async def read_events(pieces: AsyncIterable[bytes], most_bytes: int) -> AsyncGenerator[Event, None]:
-    """Server-sent events from the bytes of a response; comments are passed over.
+    """Server-sent events from the bytes of a response; comments are skipped.
 
     Raises:
         NotOursError: one event has more than `most_bytes`.
     """
     buffer = bytearray()
     async for piece in pieces:
-        # What was looked through before is not looked through again: an event may come in a million pieces.
+        # Do not search the same bytes again: an event may come in a million pieces.
         begin = max(len(buffer) - 1, 0)
         buffer += piece
         while (end := buffer.find(b"\n\n", begin)) >= 0:

@@ -1,4 +1,4 @@
-"""A server of our own around the application: it keeps answering while running steps get their grace."""
+"""Our own server around the application: it keeps answering while running steps get their grace period."""
 
 import asyncio
 import signal
@@ -17,8 +17,11 @@ from helix_agents.server.auth import Principal, bearer_tokens
 
 
 class DrainingServer(uvicorn.Server):
-    """Ends in two steps. At the first signal the application leaves: new starts are told to come back later, streams
-    end with a cursor, running steps get their grace. Only then is the door closed. A second signal closes it now."""
+    """Ends in two steps.
+
+    At the first signal the application drains: new starts are told to come back later, streams end with a cursor, and
+    running steps get their grace period. Only then is the socket closed. A second signal closes it at once.
+    """
 
     def __init__(self, config: uvicorn.Config, app: AgentServer, executor: AgentExecutor) -> None:
         super().__init__(config)
@@ -50,9 +53,9 @@ async def run(
     sock: socket.socket,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve on a socket that is listening already, until a signal ends it."""
-    # Its connections have it from here. The event loop sets it only for sockets that were made with a protocol's name,
-    # and without it the body of an answer waits until the client has confirmed the head.
+    """Serve on a socket that is already listening, until a signal ends it."""
+    # Accepted connections inherit this. The event loop sets it only for sockets created with an explicit protocol, and
+    # without it the body of an answer waits until the client has confirmed the head.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     async with open_executor as executor:
         app = make_app(executor)
@@ -94,9 +97,9 @@ def serve(
     on_ready: Callable[[str], None],
     **settings: Any,
 ) -> None:
-    """Serve these agents on this store until the process is asked to end; other settings are the executor's.
+    """Serve these agents on this store until the process is asked to end; other settings go to the executor.
 
-    `on_ready` is told the URL as soon as somebody would be answered there.
+    `on_ready` receives the URL as soon as requests would be answered there.
     """
     authenticate = None if not token else bearer_tokens({token: Principal(user_id=user, operator=True)})
 
@@ -110,7 +113,7 @@ def serve(
         )
 
     opening = Executor.open(store_url, agents=list(agents), **settings)
-    # Somebody handles the signal from the first moment on, so that the executor leaves it to the server.
+    # A handler is installed from the first moment on, so that the executor leaves signals to the server.
     earlier = signal.signal(signal.SIGTERM, _end)
     try:
         with sock:

@@ -1,11 +1,13 @@
 """Stored sessions over HTTP: listings, transcripts, snapshots for a first paint, and deletion."""
 
+from collections.abc import Iterable, Set
 from typing import cast, get_args
 
 from starlette.responses import Response
 
 from helix_agents.domain.paging import Page
 from helix_agents.domain.pending import OPEN, PendingCall, PendingFilter, PendingKind
+from helix_agents.domain.queued import QueuedTurn, run_id_for
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionStatus, SessionSummary
 from helix_agents.domain.usage import DAY_MS, UsageFilter, UsageRollup
 from helix_agents.server.answers import (
@@ -28,7 +30,7 @@ from helix_agents.server.answers import (
 )
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.chat.turns import Conversation, read_conversation, stream_for
-from helix_agents.server.chat.ui_messages import UIMessage
+from helix_agents.server.chat.ui_messages import UIMessage, user_message
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.owed_ends import RECENT_MS
 
@@ -44,28 +46,28 @@ def page_of(call: Call) -> tuple[int, int]:
     """The page a caller asks for."""
     offset, limit = call.number("offset", 0), call.number("limit", PAGE)
     if not 1 <= limit <= MOST_ON_A_PAGE or offset > 2**31:
-        raise invalid(f"A page needs a limit from 1 to {MOST_ON_A_PAGE}, and an offset that some listing could have.")
+        raise invalid(f"limit must be from 1 to {MOST_ON_A_PAGE}, and offset at most {2**31}.")
     return offset, limit
 
 
 def user_of(call: Call) -> str | None:
-    """Whose things are listed: the caller's, or, for an operator, those of anybody or everybody."""
+    """Whose data is listed: the caller's, or, for an operator, that of any user or of all."""
     asked = call.query("userId")
     if call.principal.operator:
         return None if asked is None else call.checked(asked, "user id")
     if asked is not None and asked != call.principal.user_id:
-        raise RefusedError(403, "forbidden", "Only an operator lists what belongs to others.")
+        raise RefusedError(403, "forbidden", "Only an operator can list what belongs to other users.")
     if call.principal.user_id is None:
-        raise RefusedError(403, "forbidden", "A caller without a user id owns nothing that could be listed.")
+        raise RefusedError(403, "forbidden", "A caller without a user id has nothing to list.")
     return call.principal.user_id
 
 
 async def list_sessions(call: Call) -> Response:
-    """Sessions, newest first: the caller's own, or for an operator everybody's."""
+    """Sessions, newest first: the caller's own, or those of all users for an operator."""
     offset, limit = page_of(call)
     wanted = call.query("status")
     if wanted is not None and wanted not in get_args(SessionStatus):
-        raise invalid(f"There is no session status {wanted[:80]!r}.")
+        raise invalid(f"Unknown session status: {wanted[:80]!r}.")
     tag = call.query("tag")
     where = SessionFilter(
         user_id=user_of(call),
@@ -81,13 +83,13 @@ async def list_sessions(call: Call) -> Response:
 
 
 async def list_pending(call: Call) -> Response:
-    """Calls that wait for somebody, newest or oldest first: the caller's own, or for an operator everybody's."""
+    """Calls that wait for an answer: the caller's own, or those of all users for an operator."""
     offset, limit = page_of(call)
     kind, order = call.query("kind"), call.query("order")
     if kind is not None and kind not in get_args(PendingKind):
-        raise invalid(f"There is no kind {kind[:80]!r} of a waiting call.")
+        raise invalid(f"Unknown kind of waiting call: {kind[:80]!r}.")
     if order is not None and order not in ORDERS:
-        raise invalid(f"The order has to be one of {', '.join(ORDERS)}, not {order[:80]!r}.")
+        raise invalid(f"order must be one of {', '.join(ORDERS)}, not {order[:80]!r}.")
     where = PendingFilter(
         user_id=user_of(call), tool_name=call.query("toolName"), kind=cast("PendingKind | None", kind)
     )
@@ -101,8 +103,10 @@ async def list_pending(call: Call) -> Response:
 
 
 async def _oldest_pending(call: Call, where: PendingFilter, offset: int, limit: int) -> Page[PendingCall]:
-    """A page counted from the end of a list that is kept newest first. When something begins or ceases to wait between
-    the looks, the page is not where it was, and they are made again."""
+    """A page counted from the end of a list that is kept newest first.
+
+    If a call starts or stops waiting between the two reads, the page has shifted, and both are repeated.
+    """
     page = await call.executor.list_pending(where, limit=1)
     for _ in range(MOST_TRIES):
         total, end = page.total, max(page.total - offset, 0)
@@ -116,7 +120,7 @@ async def _oldest_pending(call: Call, where: PendingFilter, offset: int, limit: 
 
 
 async def get_caller(call: Call) -> Response:
-    """Who the server takes the caller for, and which agents it may begin a session with."""
+    """The caller's identity, and the agents with which it can start a session."""
     return json_response(
         Caller(
             user_id=call.principal.user_id,
@@ -129,20 +133,20 @@ async def get_caller(call: Call) -> Response:
 
 
 async def get_usage_by_day(call: Call) -> Response:
-    """What was used in the last days, in UTC and with today: by the caller, or for an operator by everybody.
+    """Usage per UTC day, up to and including today: the caller's own, or that of all users for an operator.
 
-    What one session used, without what is below it, or one run of it, is its owner's to read.
+    Only the owner can read the usage of one session, which excludes the sessions below it, or of one of its runs.
     """
     days = call.number("days", USAGE_DAYS)
     if not 1 <= days <= MOST_USAGE_DAYS:
-        raise invalid(f"Usage is told for 1 to {MOST_USAGE_DAYS} days.")
+        raise invalid(f"days must be from 1 to {MOST_USAGE_DAYS}.")
     now = call.executor.sessions.now_ms()
     since = now - now % DAY_MS - (days - 1) * DAY_MS
     session_id, run_id = call.query("sessionId"), call.query("runId")
     if session_id is not None:
         session_id = (await call.session(call.checked(session_id))).session_id
     elif run_id is not None:
-        raise invalid("A runId needs the sessionId that it is of.")
+        raise invalid("A runId needs the sessionId that it belongs to.")
     where = UsageFilter(
         user_id=user_of(call),
         session_id=session_id,
@@ -160,24 +164,26 @@ async def get_session(call: Call) -> Response:
 
 
 async def delete_session(call: Call) -> Response:
-    """Remove a session and everything below it."""
+    """Delete a session and everything below it."""
     session = await call.session(call.path_id())
     await call.executor.sessions.delete(session.session_id, unless_running=True)
     return Response(status_code=204)
 
 
 async def get_queued(call: Call) -> Response:
-    """Messages that wait until the session is free, in the order in which they are answered."""
+    """Messages that wait for their turn, in the order in which they will be answered."""
     session = await call.session(call.path_id())
     return json_response(QueuedMessages(items=await call.executor.sessions.queued(session.session_id)))
 
 
 async def drop_queued(call: Call) -> Response:
-    """Take a message back that waits; it is never answered. One that is being answered already is not found here."""
+    """Take back a waiting message, which is then never answered. 404 if it is already being answered."""
     session = await call.session(call.path_id())
     run_id = call.checked(call.request.path_params["run_id"], "run id")
     if not await call.executor.sessions.drop_queued(session.session_id, run_id):
-        raise RefusedError(404, "run_not_found", f"No run {run_id[:80]!r} waits in this session; it may have begun.")
+        raise RefusedError(
+            404, "run_not_found", f"No run {run_id[:80]!r} waits in this session; it may have started already."
+        )
     return Response(status_code=204)
 
 
@@ -204,7 +210,7 @@ async def get_runs(call: Call) -> Response:
 
 
 async def get_checkpoints(call: Call) -> Response:
-    """Where the session can be rewound to or branched from, newest first."""
+    """Checkpoints to which the session can be rewound, or from which it can be branched, newest first."""
     session = await call.session(call.path_id())
     offset, limit = page_of(call)
     page = await call.executor.sessions.checkpoints(session.session_id, offset=offset, limit=limit)
@@ -226,14 +232,14 @@ async def get_checkpoints(call: Call) -> Response:
 
 
 async def get_children(call: Call) -> Response:
-    """The sessions right below, and which call made each of them."""
+    """The child sessions, each with the call that created it."""
     session = await call.session(call.path_id())
     below = await call.executor.sessions.delegations(session.session_id)
     return json_response(Children(items=tuple(map(Child.of, sorted(below, key=lambda ref: ref.created_at)))))
 
 
 async def get_tail(call: Call) -> Response:
-    """What is visible beyond the stored messages, and from where to read on."""
+    """What is visible beyond the stored messages, and the position from which to continue reading."""
     session = await call.session(call.path_id())
     now = await call.executor.sessions.snapshot(session.session_id)
     return json_response(
@@ -251,14 +257,14 @@ async def get_tail(call: Call) -> Response:
 
 
 async def get_usage(call: Call) -> Response:
-    """What the session and everything below it used."""
+    """The usage of the session and everything below it."""
     session = await call.session(call.path_id())
     handle = await call.executor.get_handle(call.agent_of(session), session.session_id)
     return json_response(UsageRollup() if handle is None else await handle.usage())
 
 
 async def get_ui_messages(call: Call) -> Response:
-    """A page of the conversation as UI messages; offset 0 is the page with the newest."""
+    """A page of the conversation as UI messages; offset 0 is the page with the newest messages."""
     session = await call.session(call.path_id())
     offset, limit = page_of(call)
     conversation = await _shown(call, session)
@@ -272,9 +278,11 @@ async def get_ui_messages(call: Call) -> Response:
 
 
 async def get_snapshot(call: Call) -> Response:
-    """What a page shows first, and from where it reads on."""
+    """What a chat page shows first, and the position from which it continues reading."""
     session = await call.session(call.path_id())
     _, limit = page_of(call)
+    # In this order: a message that leaves the queue in between is part of the conversation then.
+    waiting = await call.executor.sessions.queued(session.session_id)
     conversation = await _shown(call, session)
     messages = _ui_messages(call, conversation)
     now = conversation.session
@@ -286,6 +294,7 @@ async def get_snapshot(call: Call) -> Response:
             active=run is not None and run.status == "running",
             messages=tuple(messages[-limit:]),
             total_messages=len(messages),
+            queued=_queued(waiting, {now.current_run_id, *(message["id"] for message in messages)}),
             state=now.custom_state,
             pending=tuple(call for call in now.pending_client_tool_calls.values() if call.state in OPEN),
             stream_sequence=conversation.sequence,
@@ -298,7 +307,8 @@ async def get_snapshot(call: Call) -> Response:
 
 
 async def _shown(call: Call, session: SessionSummary) -> Conversation:
-    """The conversation for a page that will show it; one that shows an answer in the middle comes back for its end."""
+    """The conversation for a page that will show it; a page that is shown an unfinished answer comes back for its
+    end."""
     conversation = await read_conversation(call.executor, session.session_id)
     run = conversation.run
     if run is not None and run.status == "running":
@@ -308,8 +318,22 @@ async def _shown(call: Call, session: SessionSummary) -> Conversation:
     return conversation
 
 
+def _queued(waiting: Iterable[QueuedTurn], begun: Set[str | None]) -> tuple[UIMessage, ...]:
+    """The messages that wait and have not started. A message that would join its future turn if it were sent again
+    keeps its id; any other is named after its run and its place."""
+    shown: list[UIMessage] = []
+    for turn in waiting:
+        if begun.isdisjoint((turn.run_id, *(message.id for message in turn.messages))):
+            for place, message in enumerate(turn.messages):
+                joins = message.id is not None and run_id_for(turn.session_id, message.id) == turn.run_id
+                said = user_message(message, f"{turn.run_id}.{place}")
+                metadata = {"runId": turn.run_id, "queuedAt": turn.queued_at}
+                shown.append({**said, "metadata": metadata, **({} if joins else {"id": f"{turn.run_id}.{place}"})})
+    return tuple(shown)
+
+
 def _ui_messages(call: Call, conversation: Conversation) -> list[UIMessage]:
-    """The conversation as messages. All pages know those that only newer ones can be sent piece by piece."""
+    """The conversation as UI messages. Every page can show the kinds that only newer pages can receive as a stream."""
     return conversation.ui_messages(lambda: stream_for(call.executor, conversation.session.agent_type, 7))
 
 

@@ -1,4 +1,4 @@
-"""Being told to leave: the server hears the signal before the one that serves it closes the door."""
+"""Shutdown signals: the application hears them before the HTTP server around it stops accepting requests."""
 
 import asyncio
 import signal
@@ -12,11 +12,11 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def hearing_signals(drain: Callable[[], None]) -> Generator[None]:
-    """Call `drain` when the process is asked to end, and then whoever was to be called anyway.
+    """Call `drain` when the process is asked to end, and then the original signal handler.
 
-    An HTTP server waits for its open responses before it ends the application's life, and open streams end when the
-    application says so: without this the two would wait for each other. Where nobody handles a signal, or signals do
-    not arrive, it is left alone.
+    An HTTP server waits for its open responses before it ends the application's lifespan, and open streams end only
+    when the application says so; without this, the two would wait for each other. Signals without a handler are left
+    alone, as are all signals outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Connections whose client takes no byte any more: the system drops them, where it knows how to."""
+"""Connections whose client no longer accepts any bytes: the system drops them, where it supports that."""
 
 import socket
 import sys
@@ -9,10 +9,10 @@ from starlette.types import Receive
 
 
 def drop_if_silent(receive: Receive, seconds: float) -> None:
-    """Have the system drop the connection of a request when its client takes no byte for so long.
+    """Have the system drop a request's connection when its client accepts no bytes for this long.
 
-    A response can only end: what it has handed over already would keep the connection open until the client takes it.
-    It works under servers that let an application see the connection, as uvicorn does.
+    A response can only end: bytes it has already handed over would keep the connection open until the client takes
+    them. This works under servers that let an application see the connection, as uvicorn does.
     """
     if sys.platform != "linux":
         return
@@ -21,7 +21,7 @@ def drop_if_silent(receive: Receive, seconds: float) -> None:
     if connection is None:
         return
     with suppress(OSError, ValueError):
-        # Not every event loop gives away a socket that can be told something; all of them tell its number.
+        # Not every event loop exposes a socket that accepts options, but all of them expose its descriptor.
         same = socket.socket(fileno=connection.fileno())
         try:
             if same.family in (socket.AF_INET, socket.AF_INET6):

@@ -16,7 +16,7 @@ BATCH_BYTES = 65_536
 
 
 def frame(data: bytes, *, id: int | None = None, event: str | None = None) -> bytes:
-    """One event. `data` is JSON without line breaks, which JSON writers never make outside of strings."""
+    """One event. `data` is JSON without line breaks, which JSON encoders never write outside of strings."""
     head = b"" if id is None else b"id: %d\n" % id
     named = b"" if event is None else b"event: %s\n" % event.encode()
     return b"%s%sdata: %s\n\n" % (head, named, data)
@@ -26,7 +26,7 @@ class EventSource(Protocol):
     """What a stream response sends."""
 
     def frames(self) -> AsyncGenerator[bytes, None]:
-        """Frame after frame; the end of the iteration is the end of the response."""
+        """The frames; the end of the iteration is the end of the response."""
         ...
 
     def farewell(self) -> bytes:
@@ -37,10 +37,10 @@ class EventSource(Protocol):
 class EventStreamResponse:
     """An ASGI response that follows an event source.
 
-    It reads on when the network has taken what was read, so that a slow reader buffers no more than a batch and slows
-    nobody. Keep-alive comments go out in silence. It ends when the source does, when the client leaves, when the client
-    takes no byte for too long, or, with a farewell after all that was read, when `leaving` is set; `when_cut` is called
-    when the source's end was not sent.
+    It reads on once the network has taken what was read, so a slow reader buffers no more than a batch and slows nobody
+    else. During silence it sends keep-alive comments. It ends when the source does, when the client leaves, when the
+    client accepts no bytes for too long, or when `leaving` is set, with a farewell after everything that was read.
+    `when_cut` is called if the source's end was not sent.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class EventStreamResponse:
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         batch = _Batch()
-        # First in line, before whatever watches over the stream: a reader waits for this.
+        # Created first, before the tasks that watch over the stream, because a reader waits for it.
         collecting = asyncio.create_task(batch.collect(self._source.frames()))
         pump = asyncio.create_task(self._pump(batch, send))
         gone = asyncio.create_task(disconnected(receive))
@@ -76,11 +76,12 @@ class EventStreamResponse:
         try:
             await asyncio.wait((pump, gone, self._leaving.future()), return_when=asyncio.FIRST_COMPLETED)
             if not pump.done() and not gone.done():
-                # What was read goes out before the farewell, which tells how far that is.
+                # What was read goes out before the farewell, which says how far that is.
                 collecting.cancel()
                 await asyncio.wait((pump, gone), timeout=FAREWELL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # A client that left while the last of it was sent may not have got it: a server takes bytes for nobody.
+            # A client that left during the last send may not have received it, because a server accepts bytes for a
+            # client that is gone.
             has_left = gone.done()
             for task in tasks:
                 task.cancel()
@@ -95,7 +96,7 @@ class EventStreamResponse:
             if problem is not None and not isinstance(problem, TimeoutError):
                 log_exception("stream.failed", problem, path=scope.get("path"))
         if not _succeeded(pump):
-            # The reader lacks some of what was read: a connection that breaks off says so, a farewell would not.
+            # The reader lacks some of what was read. A broken connection says so, a farewell would not.
             return
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(FAREWELL_SECONDS):
@@ -104,13 +105,13 @@ class EventStreamResponse:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pump(self, batch: "_Batch", send: Send) -> None:
-        """Send what there is, all of it at once: a reader who is behind catches up in a few large pieces."""
+        """Send everything that is available at once, so that a lagging reader catches up in a few large pieces."""
         while (body := await self._next(batch)) is not None:
             async with asyncio.timeout(self._limits.stalled_reader_seconds):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _next(self, batch: "_Batch") -> bytes | None:
-        """What comes next: a comment when for a while nothing does, so that no proxy takes silence for the end."""
+        """The next bytes to send; after a silence a comment, so that no proxy takes the silence for the end."""
         if not batch.is_filled:
             try:
                 async with asyncio.timeout(self._limits.keep_alive_seconds):
@@ -121,7 +122,7 @@ class EventStreamResponse:
 
 
 class Leaving:
-    """Whether the instance is leaving; all its streams wait for one future."""
+    """Whether the instance is shutting down; all its streams wait for one future."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -136,7 +137,7 @@ class Leaving:
             self._future.set_result(None)
 
     def future(self) -> asyncio.Future[None]:
-        """Done when the instance leaves."""
+        """Done when the instance shuts down."""
         if self._future is None:
             self._future = asyncio.get_running_loop().create_future()
             if self._is_set:
@@ -145,9 +146,9 @@ class Leaving:
 
 
 class _Batch:
-    """Frames that wait to be sent: as many as come without waiting, up to a bound.
+    """Frames to be sent: as many as come without waiting, up to a bound.
 
-    The bound begins low, so that the first frame is not kept waiting for those after it, and doubles each time.
+    The bound starts low, so that the first frame does not wait for those after it, and doubles each time.
     """
 
     def __init__(self) -> None:
@@ -174,15 +175,15 @@ class _Batch:
 
     @property
     def is_filled(self) -> bool:
-        """Whether there is something to take, or the end has come."""
+        """Whether there is something to take, or the end was reached."""
         return self._filled.is_set()
 
     async def wait(self) -> None:
-        """Until there is something to take, or the end has come."""
+        """Wait until there is something to take, or the end was reached."""
         await self._filled.wait()
 
     def take(self) -> bytes | None:
-        """What has come since the last time; None at the end."""
+        """What was collected since the last call; None at the end."""
         if not self._frames:
             return None
         body = b"".join(self._frames)
@@ -196,7 +197,7 @@ class _Batch:
 
 
 def _succeeded(task: asyncio.Task[None]) -> bool:
-    """Whether a task that is over came to its own end."""
+    """Whether a finished task ended by itself, without an error."""
     return not task.cancelled() and task.exception() is None
 
 

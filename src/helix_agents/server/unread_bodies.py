@@ -1,4 +1,4 @@
-"""Refusals that come before a body was read: the rest is let in first, so that the client gets to read them."""
+"""Refusals before a body was read: the rest of the body is accepted first, so that the client gets to read them."""
 
 import asyncio
 from contextlib import suppress
@@ -7,17 +7,17 @@ from starlette.types import Message, Receive, Scope, Send
 
 from helix_agents.server.limits import ServerLimits
 
-# So many times what a body may have is let in, and thrown away: a client that still sends when the connection is closed
-# reads that it was reset, and not why it was refused.
+# The rest of a refused body is accepted, and thrown away, up to this many times the size limit. A client that is still
+# sending when the connection is closed sees a reset, and not the reason why it was refused.
 LET_IN = 16
-# Who did not send its body in time is not waited for again.
+# A client that did not send its body in time is not waited for again.
 TOO_SLOW = 408
 
 
 def let_in(scope: Scope, receive: Receive, send: Send, limits: ServerLimits) -> tuple[Receive, Send]:
-    """The two ends of a request, of which a refusal waits for what is still to come of the body, within bounds.
+    """The request's receive and send, such that a refusal first waits for the rest of the body, within bounds.
 
-    Who asks before sending a body sends none once it is refused.
+    A client that asks before it sends a body sends none once it is refused.
     """
     names = {name for name, _ in scope["headers"]}
     if b"expect" in names or not names & {b"content-length", b"transfer-encoding"}:

@@ -1,4 +1,4 @@
-"""How records look on the wire: their own fields in camelCase, whatever users put into them untouched."""
+"""Records in their wire form: their own fields in camelCase, users' data untouched."""
 
 from functools import cache
 from typing import Any, cast
@@ -21,14 +21,14 @@ def camel(name: str) -> str:
 
 @cache
 def _layout(kind: type[msgspec.Struct]) -> tuple[str, str | None, tuple[tuple[str, str], ...]]:
-    """A record's tag, and its fields with their names on the wire."""
+    """A record's tag, and its fields with their wire names."""
     config = kind.__struct_config__
     tag = config.tag if isinstance(config.tag, str) else None
     return config.tag_field or "type", tag, tuple((name, camel(name)) for name in kind.__struct_fields__)
 
 
 def to_wire(value: Any) -> Any:
-    """The value as plain JSON. A record's field without a value is left out; plain data stays as it is."""
+    """The value as plain JSON. A record's fields without a value are left out; plain data stays as it is."""
     if isinstance(value, msgspec.Struct):
         tag_field, tag, fields = _layout(type(value))
         shown: dict[str, Any] = {} if tag is None else {tag_field: tag}
@@ -50,12 +50,12 @@ def to_json(value: Any) -> bytes:
 
 
 def as_text(value: Any) -> str:
-    """A result or an argument as text: a text as it is, all else as its JSON."""
+    """A result or an argument as text: a text as is, everything else as JSON."""
     return value if isinstance(value, str) else encode(value).decode()
 
 
 def why_unfit(value: Any, deepest: int, largest: int) -> str | None:
-    """Why plain JSON is not taken in, if it is not: it nests too deeply, or has a number that no store keeps."""
+    """Why plain JSON is refused, if it is: it nests too deeply, or has a number that no store keeps."""
     level, depth = [value], 0
     while level:
         depth += 1
@@ -68,6 +68,6 @@ def why_unfit(value: Any, deepest: int, largest: int) -> str | None:
             elif isinstance(item, list):
                 below.extend(cast("list[Any]", item))
             elif isinstance(item, int) and not SMALLEST_INT <= item <= largest:
-                return "holds a whole number of more than 64 bits"
+                return "contains an integer of more than 64 bits"
         level = below
     return None

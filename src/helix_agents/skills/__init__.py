@@ -1,4 +1,4 @@
-"""Skills that are files: read from folders while agents run, and fetched into them by a command."""
+"""Skills as files: read from folders while agents run, and fetched into them by a command."""
 
 from helix_agents.skills.folder import SkillFolder
 

@@ -1,4 +1,4 @@
-"""Fetches the skills that an entry of a manifest names: from a repository, or from a plugin in a marketplace."""
+"""Fetches the skills that a manifest entry names: from a repository, or from a plugin in a marketplace."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from helix_agents.skills.skill_file import SKILL_FILE, SkillFileError, parse_ski
 
 MOST_FILES = 2_000
 MOST_BYTES = 50_000_000
-"""Of one entry; somebody reads what is fetched."""
+"""The limits for one entry, because a person reviews what is fetched."""
 MOST_BYTES_OF_A_LIST = 1_000_000
 
 _LONGEST_NAME = 256
@@ -29,7 +29,7 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """What a source gave: the files of each skill by name, and the commits they are of."""
+    """What a source returned: the files of each skill by name, and the commits they come from."""
 
     commit: str
     plugin_commit: str | None = None
@@ -46,17 +46,17 @@ def hash_of(skills: Mapping[str, Files]) -> str:
     whole = hashlib.sha256()
     files = {f"{name}/{path}": content for name in skills for path, content in skills[name].items()}
     for path in sorted(files):
-        # One path with an end of line in it must not read like two.
+        # A path that contains a line end must not read like two paths.
         line = path.replace("\\", "\\\\").replace("\n", "\\n")
         whole.update(f"{hashlib.sha256(files[path]).hexdigest()}  {line}\n".encode(errors="surrogateescape"))
     return whole.hexdigest()
 
 
 def fetch(source: Source, base: Path, locked: LockedEntry | None = None) -> Fetched:
-    """What a source gives, at the commits of a lock if there is one; paths in addresses begin at `base`.
+    """What a source returns, at the commits of a lock if there is one; paths in addresses are relative to `base`.
 
     Raises:
-        SourceTrouble: it does not give it, or gives what may not be taken.
+        SourceTrouble: it does not return it, or returns something that may not be used.
         DefinitionError: git is not installed.
     """
     with tempfile.TemporaryDirectory(prefix="helix-skills-", ignore_cleanup_errors=True) as folder:
@@ -115,7 +115,7 @@ def _fetch_plugin(market: _Tree, source: MarketplaceSource, plugin_commit: str |
     own = tree.read_json(_joined(root, _PLUGIN)) or {}
     told = [*_paths(plugin.get(_SKILLS)), *_paths(own.get(_SKILLS))]
     folders = [_joined(root, _plain(path)) for path in told]
-    # A plugin has its skills in `skills`, and where it says besides; one that is not strict, only where the list says.
+    # A plugin has its skills in `skills` and wherever else it says; one that is not strict, only where the list says.
     if not told or plugin.get("strict", True):
         folders.insert(0, _joined(root, _SKILLS))
     skills = _skills_in(tree, folders, source.include)
@@ -127,7 +127,7 @@ def _fetch_plugin(market: _Tree, source: MarketplaceSource, plugin_commit: str |
 
 
 def _elsewhere(market: _Tree, source: MarketplaceSource, given: object, locked: str | None) -> tuple[_Tree, str]:
-    """A plugin in a repository of its own, which the marketplace names."""
+    """A plugin in its own repository, which the marketplace names."""
     place = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     kind, url = place.get("source"), place.get("url")
     if kind == "github":
@@ -136,10 +136,11 @@ def _elsewhere(market: _Tree, source: MarketplaceSource, given: object, locked: 
         raise SourceTrouble(f"its plugin {source.plugin!r} is not in a git repository, but: {json.dumps(given)[:200]}")
     ref, sha = place.get("ref"), place.get("sha")
     is_told = isinstance(url, str) and isinstance(ref, str | None) and isinstance(sha, str | None)
-    problem = problem_with_pin(str(url), ref, sha) if is_told else "its address is none"
+    problem = problem_with_pin(str(url), ref, sha) if is_told else "its address is not valid"
     if problem is not None:
         raise SourceTrouble(f"its plugin {source.plugin!r} cannot be fetched: {problem}")
-    # A list from elsewhere must not make us look into repositories of this machine, unless it is of this machine.
+    # A list from elsewhere must not make us read repositories on this machine, unless the list itself is on this
+    # machine.
     protocols = ANYWHERE if _is_local(source.url) else ELSEWHERE
     commit = market.repository.fetch(str(url), ref=ref, sha=locked or sha, protocols=protocols)
     path = place.get("path") if kind == "git-subdir" else "."
@@ -147,13 +148,13 @@ def _elsewhere(market: _Tree, source: MarketplaceSource, given: object, locked: 
 
 
 def _is_local(url: str) -> bool:
-    """Whether an address is a path; one like git@host:path is none."""
+    """Whether an address is a path; git@host:path is not."""
     return url.startswith("file://") or ("://" not in url and ":" not in url.partition("/")[0])
 
 
 def _skills_in(tree: _Tree, folders: Sequence[str], include: Sequence[str]) -> dict[str, str]:
-    """The folders of skills by name: a folder that is one, or all those in it that are. What is wrong with one that is
-    not wanted does not matter."""
+    """The folders of skills by name: a folder that is a skill itself, or all skills in it. Problems with a skill that
+    is not wanted do not matter."""
     found: dict[str, str] = {}
     for place, raw in _skill_files(tree, folders):
         try:
@@ -189,7 +190,7 @@ def _chosen(tree: _Tree, skills: Mapping[str, str], include: Sequence[str]) -> d
 
 
 def _files_of(tree: _Tree, folder: str) -> dict[str, Blob]:
-    """Every file of a skill but hidden ones, by its path in it."""
+    """Every file of a skill except hidden ones, by its path within the skill."""
     taken: dict[str, Blob] = {}
     for blob in tree.below(folder):
         path = blob.path.removeprefix(f"{folder}/" if folder else "")
@@ -197,15 +198,15 @@ def _files_of(tree: _Tree, folder: str) -> dict[str, Blob]:
         if any(part.startswith(".") and part.strip(".") for part in parts):
             continue
         if not blob.is_file:
-            raise SourceTrouble(f"{blob.path} is a link, or a repository in a repository; neither is fetched")
+            raise SourceTrouble(f"{blob.path} is a link or a submodule; neither is fetched")
         if not all(map(_is_fit, parts)):
-            raise SourceTrouble(f"{blob.path!r} is not a path that stays in its folder, and that everybody sees")
+            raise SourceTrouble(f"{blob.path!r} is not a path inside its folder, made of visible characters")
         taken[path] = blob
     return taken
 
 
 def _is_fit(part: str) -> bool:
-    """Whether a file or folder may be called like this; what cannot be printed would hide from whoever reviews it."""
+    """Whether a file or folder may have this name; unprintable characters would be invisible to a reviewer."""
     return part.strip(".") != "" and "\\" not in part and part.isprintable() and len(part.encode()) < _LONGEST_NAME
 
 
@@ -213,7 +214,7 @@ def _contents(tree: _Tree, files: Mapping[str, Blob]) -> Files:
     contents = dict(zip(files, tree.repository.read(list(files.values())), strict=True))
     elsewhere = next((path for path, content in contents.items() if content.startswith(_IN_LFS)), None)
     if elsewhere is not None:
-        raise SourceTrouble(f"{files[elsewhere].path} is in Git LFS, and what is fetched would only say where")
+        raise SourceTrouble(f"{files[elsewhere].path} is in Git LFS, so only a pointer to it would be fetched")
     return contents
 
 

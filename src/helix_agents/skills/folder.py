@@ -1,4 +1,4 @@
-"""Skills in folders: each is a folder of its own with a `SKILL.md`, and with whatever files that speaks of."""
+"""Skills in folders: each has its own folder with a `SKILL.md`, and with the files that it refers to."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ class _Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class _Read:
-    """What was in a file when it was looked at; None where that was no skill."""
+    """What was in a file when it was read; None if it was not a skill."""
 
     stamp: _Stamp
     skill: SkillFile | None
@@ -40,13 +40,14 @@ class _Read:
 class SkillFolder:
     """The skills in some folders: `Agent(skills=SkillFolder("skills"))`.
 
-    A skill is a folder `NAME` with a file `SKILL.md`, in one of the given folders or in a folder in one of those. What
-    is no skill is left out and logged, once; of two with the same name, that of the folder given last counts. Folders
-    are looked at when a run begins and when a model reads a skill, on a thread, so every change in them is seen by the
-    next run. Nothing outside a skill's own folder is read, whatever a path or a link says.
+    A skill is a folder `NAME` with a file `SKILL.md`, in one of the given folders or one level below. Anything that is
+    not a valid skill is left out and logged, once; of two skills with the same name, the one in the folder given last
+    counts. Folders are read when a run starts and when a model reads a skill, on a thread, so the next run sees every
+    change. Nothing outside a skill's own folder is read, whatever a path or a link says.
 
     Args:
-        roots: The folders, from the module that defines this on; wherever the process is started, they are the same.
+        roots: The folders, relative to the module that defines this, so that they do not depend on where the process is
+            started.
 
     Raises:
         DefinitionError: no folder is named.
@@ -63,7 +64,7 @@ class SkillFolder:
         return f"<skills in {', '.join(map(str, self.roots))}>"
 
     async def list_skills(self) -> Sequence[SkillInfo]:
-        """Every skill that is there now.
+        """Every skill that exists now.
 
         Raises:
             OSError: one of the folders cannot be read.
@@ -76,10 +77,10 @@ class SkillFolder:
         return await asyncio.to_thread(self._load, name)
 
     async def read_resource(self, name: str, path: str, range: LineRange | None = None) -> str | None:
-        """A file of a skill, or some lines of it; None for whatever is no file inside its folder.
+        """A file of a skill, or some lines of it; None if the path is not a file inside its folder.
 
         Raises:
-            ToolFailed: it is no text, or more than anybody reads.
+            ToolFailed: it is not text, or is too large to read.
         """
         return await asyncio.to_thread(self._open, name, path, range)
 
@@ -100,7 +101,7 @@ class SkillFolder:
         try:
             stamp = _stamp(file)
         except OSError:
-            # It went away a moment ago.
+            # It was removed a moment ago.
             return None
         read = self._read.get(file)
         if read is None or read.stamp != stamp:
@@ -145,7 +146,7 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 
 def _has_one(folder: Path) -> bool:
-    # A folder that may not be looked into has none, and is no reason to leave out the others.
+    # A folder that may not be read has none, and is no reason to leave out the others.
     return os.path.exists(folder / SKILL_FILE)
 
 
@@ -161,15 +162,17 @@ def _stamp(file: Path) -> _Stamp:
 
 
 def _skill_in(folder: Path) -> SkillFile | None:
-    """The skill in a folder; what is wrong with one is logged."""
+    """The skill in a folder; problems with it are logged."""
     try:
         file = _within(folder, SKILL_FILE)
         if file is None:
-            raise SkillFileError("it is not a file of this folder, but leads elsewhere")
+            raise SkillFileError("it is not a file of this folder: it leads elsewhere")
         with file.open("rb") as opened:
             skill = parse_skill_file(opened.read(MOST_BYTES + 1))
         if skill.name != folder.name:
-            raise SkillFileError(f"its name is {skill.name!r}, and its folder is {folder.name!r}; name both alike")
+            raise SkillFileError(
+                f"its name is {skill.name!r}, but its folder is {folder.name!r}; give both the same name"
+            )
     except (SkillFileError, OSError) as problem:
         _left_out(folder / SKILL_FILE, problem)
         return None
@@ -182,14 +185,14 @@ def _left_out(path: Path, problem: Exception) -> None:
 
 
 def _within(folder: Path, path: str) -> Path | None:
-    """A file inside a folder; None for one that is not there, or elsewhere by way of a link."""
+    """A file inside a folder; None if it does not exist, or is elsewhere by way of a link."""
     real, file = os.path.realpath(folder), os.path.realpath(folder / path)
     is_inside = os.path.commonpath((real, file)) == real
     return Path(file) if is_inside and os.path.isfile(file) else None
 
 
 def _files_in(folder: Path) -> Iterator[str]:
-    """The paths of the files of a skill, hidden ones apart; of very many, the first that come."""
+    """The paths of the files of a skill, except hidden ones; if there are very many, the first ones found."""
     count = 0
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
@@ -207,7 +210,7 @@ def _text_of(file: Path, path: str) -> str:
     with file.open("rb") as opened:
         raw = opened.read(MOST_BYTES_OF_A_FILE + 1)
     if len(raw) > MOST_BYTES_OF_A_FILE:
-        raise ToolFailed(f"The file {path!r} has more than {MOST_BYTES_OF_A_FILE:,} bytes, and is not read.")
+        raise ToolFailed(f"The file {path!r} has more than {MOST_BYTES_OF_A_FILE:,} bytes, so it is not read.")
     try:
         return raw.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as problem:

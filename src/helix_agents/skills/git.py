@@ -1,4 +1,4 @@
-"""Reads files out of git repositories with the `git` program; nothing is checked out, so nothing of them can run."""
+"""Reads files from git repositories with the `git` program; nothing is checked out, so nothing in them can run."""
 
 import os
 import re
@@ -10,24 +10,24 @@ from typing import NamedTuple
 from helix_agents.domain.errors import DefinitionError
 
 SECONDS = 300
-"""How long git may take for one thing."""
+"""How long one git command may take."""
 
 ANYWHERE = ("https", "http", "ssh", "git", "file")
-"""What a manifest may name, which the user wrote."""
+"""The protocols that a manifest, which the user wrote, may name."""
 
 ELSEWHERE = ("https", "ssh")
-"""What a file from elsewhere may name."""
+"""The protocols that a file from elsewhere may name."""
 
 _OURS = frozenset(("100644", "100755"))
 _LONGEST_WORDS = 500
 
 
 class SourceTrouble(Exception):  # noqa: N818  # it becomes an error where the entry's name is known
-    """A source does not give what it should; says why."""
+    """A source does not return what it should; says why."""
 
 
 class Blob(NamedTuple):
-    """A file in a commit; a link, or a repository in a repository, is none that `is_file`."""
+    """A file in a commit; `is_file` is false for a link, or a repository within the repository."""
 
     path: str
     oid: str
@@ -36,7 +36,7 @@ class Blob(NamedTuple):
 
 
 class Repository:
-    """Commits of repositories, fetched into a bare one that is thrown away with its folder."""
+    """Commits of repositories, fetched into a bare repository that is deleted with its folder."""
 
     def __init__(self, folder: Path, base: Path) -> None:
         self._folder = folder
@@ -44,14 +44,14 @@ class Repository:
         self._git("init", "--quiet", "--bare", "--template=", str(folder), inside=False)
 
     def fetch(self, url: str, *, ref: str | None, sha: str | None, protocols: Sequence[str]) -> str:
-        """The commit that is meant, now here; `sha` is a commit by its id, and wins over a `ref`.
+        """Fetch a commit and return it; `sha` is a commit by its id, and takes precedence over a `ref`.
 
         Raises:
-            SourceTrouble: it is not to be had.
+            SourceTrouble: it is not available.
         """
-        # What stands behind the two dashes is never an option, whatever it looks like.
+        # Whatever follows the two dashes is never an option, whatever it looks like.
         shallow = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url)
-        # Whoever allows less than we do is heard.
+        # A stricter setting of the user's is respected.
         theirs = os.environ.get("GIT_ALLOW_PROTOCOL", ":".join(protocols)).split(":")
         allowed = {"GIT_ALLOW_PROTOCOL": ":".join(each for each in protocols if each in theirs)}
         if sha is None:
@@ -60,7 +60,7 @@ class Repository:
         try:
             self._git(*shallow, sha, more=allowed)
         except SourceTrouble:
-            # Not every server gives a commit by its id.
+            # Not every server returns a commit by its id.
             all_of_it = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
             self._git("fetch", "--quiet", "--no-recurse-submodules", "--", url, *all_of_it, more=allowed)
         try:
@@ -81,7 +81,7 @@ class Repository:
         return found
 
     def read(self, blobs: Sequence[Blob]) -> list[bytes]:
-        """What is in files."""
+        """The contents of files."""
         if not blobs:
             return []
         raw = self._git("cat-file", "--batch", given="".join(f"{blob.oid}\n" for blob in blobs).encode())
@@ -97,7 +97,7 @@ class Repository:
         self, *words: str, inside: bool = True, given: bytes = b"", more: Mapping[str, str] | None = None
     ) -> bytes:
         where = ("--git-dir", str(self._folder)) if inside else ()
-        # Nobody is there to type a password, and what a shell has set for another repository is not meant.
+        # There is no one to type a password, and settings that a shell has for another repository do not apply.
         kept = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
         environment = {**kept, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(more or {})}
         try:
@@ -111,7 +111,9 @@ class Repository:
                 timeout=SECONDS,
             )
         except FileNotFoundError as problem:
-            raise DefinitionError("git", "the program is not installed, and fetches skills; install it.") from problem
+            raise DefinitionError(
+                "git", "the program is not installed, but it is needed to fetch skills; install it."
+            ) from problem
         except subprocess.TimeoutExpired as problem:
             raise SourceTrouble(f"git took longer than {SECONDS} seconds") from problem
         if done.returncode:
@@ -119,7 +121,7 @@ class Repository:
         return done.stdout
 
 
-# What git sets for its hooks, from one of which this may be called.
+# What git sets for its hooks, from which this may be called.
 _OF_A_REPOSITORY = frozenset(
     (
         "GIT_ALTERNATE_OBJECT_DIRECTORIES",
@@ -137,6 +139,6 @@ _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def _words(raw: bytes) -> str:
-    """What git complains of, in a line, without what stands before the host in an address."""
+    """What git complains about, on one line, without the part of an address before the host."""
     said = " ".join(raw.decode(errors="replace").split()).removeprefix("fatal: ")
     return _PASSWORD.sub("", said)[:_LONGEST_WORDS] or "git failed and said nothing"

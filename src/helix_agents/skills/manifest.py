@@ -1,4 +1,4 @@
-"""Which skills are fetched from where, as a file that people write, and what was fetched, as one that they commit."""
+"""Which skills are fetched from where, in a file that people write, and what was fetched, in a file they commit."""
 
 import json
 import os
@@ -16,7 +16,7 @@ MANIFEST = "helix.skills.json"
 LOCK_FORMAT = "helix-skills-lock/1"
 
 _NAME = re.compile(r"[a-z0-9-]{1,64}")
-# As git has them, and nothing that it would take for an option, a pattern, or two names.
+# As git allows them, and nothing that it would take for an option, a pattern, or two names.
 _REF = re.compile(r"(?![-+])(?!.*(\.\.|@\{))[^\x00-\x20\x7f~^:?*\[\\]{1,250}")
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _WITH_PASSWORD = re.compile(r"[a-z+]+://[^/@]*:[^/@]*@")
@@ -62,14 +62,14 @@ Source: TypeAlias = GitSource | MarketplaceSource
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to fetch, each under a name of its own, and the folder to put it into."""
+    """What to fetch, each entry under its own name, and the folder to put it into."""
 
     folder: str = "skills"
     skills: dict[str, Source]
 
 
 class LockedEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one source gave: the commit, that of a plugin with a repository of its own, and a hash over all files."""
+    """What one source returned: the commit, that of a plugin with its own repository, and a hash over all files."""
 
     source: Source
     commit: str
@@ -94,7 +94,7 @@ def read_manifest(path: Path) -> Manifest:
     """The manifest in a file.
 
     Raises:
-        DefinitionError: it is not there, or something in it could not work; says what and where.
+        DefinitionError: it does not exist, or something in it could not work; says what and where.
     """
     raw = _bytes_of(path)
     if raw is None:
@@ -103,9 +103,9 @@ def read_manifest(path: Path) -> Manifest:
     try:
         manifest = msgspec.json.decode(raw, type=Manifest)
     except msgspec.MsgspecError as problem:
-        raise DefinitionError(str(path), f"it is not a manifest of skills: {problem}.") from problem
+        raise DefinitionError(str(path), f"it is not a skills manifest: {problem}.") from problem
     if not is_inside(manifest.folder):
-        raise DefinitionError(str(path), f"folder={manifest.folder!r} is not a path from the manifest's own folder on.")
+        raise DefinitionError(str(path), f"folder={manifest.folder!r} is not a path below the manifest's own folder.")
     for name, source in manifest.skills.items():
         problem = _problem_with(name, source)
         if problem is not None:
@@ -126,11 +126,11 @@ def _problem_with(name: str, source: Source) -> str | None:
 
 
 def problem_with_pin(url: str, ref: str | None, sha: str | None) -> str | None:
-    """Why git cannot be asked for this, or must not: what it would take for an option or for something to run."""
+    """Why git cannot or must not be asked for this: it would take it for an option or for something to run."""
     if not url or url.startswith("-") or "::" in url or not url.isprintable():
         return f"url={url!r} is not the address of a git repository"
     if _WITH_PASSWORD.match(url):
-        return "its url has a password in it, and this file is for all to read; let git's credential helper have it"
+        return "its url has a password in it, and anyone can read this file; give it to git's credential helper instead"
     if ref is not None and not (_REF.fullmatch(ref) and ref.isprintable()):
         return f"ref={ref!r} is not the name of a branch or a tag"
     if sha is not None and not _SHA.fullmatch(sha):
@@ -139,16 +139,16 @@ def problem_with_pin(url: str, ref: str | None, sha: str | None) -> str | None:
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path stays below where it begins."""
+    """Whether a relative path stays below where it starts."""
     plain = PurePosixPath(path)
     return bool(plain.parts) and not plain.is_absolute() and ".." not in plain.parts and "\\" not in path
 
 
 def read_lock(path: Path) -> Lock:
-    """What was fetched before; nothing where there is no file.
+    """What was fetched before; empty if there is no file.
 
     Raises:
-        DefinitionError: the file is no lock, or one of a later release.
+        DefinitionError: the file is not a lock, or belongs to a later release.
     """
     raw = _bytes_of(path)
     if raw is None:
@@ -157,35 +157,35 @@ def read_lock(path: Path) -> Lock:
         read: Any = msgspec.json.decode(raw)
         given = cast("dict[str, Any]", read).get("format") if isinstance(read, dict) else None
         if given != LOCK_FORMAT:
-            raise DefinitionError(str(path), f"it has format {given!r}, and not {LOCK_FORMAT!r}; delete it, and sync.")
+            raise DefinitionError(str(path), f"it has format {given!r}, not {LOCK_FORMAT!r}; delete it and sync again.")
         lock = msgspec.convert(read, Lock)
     except msgspec.MsgspecError as problem:
-        raise DefinitionError(str(path), f"it is not a lock: {problem}. Delete it, and sync.") from problem
+        raise DefinitionError(str(path), f"it is not a lock: {problem}. Delete it and sync again.") from problem
     for name, entry in lock.entries.items():
         problem = _problem_with_locked(name, entry)
         if problem is not None:
-            raise DefinitionError(f"{path}: {name!r}", f"{problem}. Delete it, and sync.")
+            raise DefinitionError(f"{path}: {name!r}", f"{problem}. Delete it and sync again.")
     return lock
 
 
 def _problem_with_locked(name: str, entry: LockedEntry) -> str | None:
-    """Names become folders that are replaced and deleted, and commits words of a command: whoever may change this file
-    in a pull request must not choose either."""
+    """Names become folders that are replaced and deleted, and commits become words of a command: someone who can change
+    this file in a pull request must not be able to choose either."""
     if not _NAME.fullmatch(name):
-        return "this is no name of an entry"
+        return "this is not the name of an entry"
     commits = [each for each in (entry.commit, entry.plugin_commit) if each is not None]
     unfit = next((each for each in commits if not _SHA.fullmatch(each)), None)
-    return None if unfit is None else f"{unfit!r} is no id of a commit"
+    return None if unfit is None else f"{unfit!r} is not the id of a commit"
 
 
 def write_lock(lock: Lock, path: Path) -> None:
-    """Put a lock into a file, whole or not at all; the same lock is always the same bytes."""
+    """Write a lock to a file, completely or not at all; the same lock always gives the same bytes."""
     text = json.dumps(msgspec.to_builtins(lock, order="sorted"), indent=2, ensure_ascii=False, sort_keys=True) + "\n"
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
-        # A temporary file is for its owner alone; this one is code.
+        # A temporary file is private to its owner; this one is code.
         os.chmod(draft, 0o644)
         os.replace(draft, path)
     except BaseException:

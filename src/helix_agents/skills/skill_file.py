@@ -6,19 +6,19 @@ from helix_agents.agent.skills import problem_with_skill
 
 SKILL_FILE = "SKILL.md"
 MOST_BYTES = 1_000_000
-"""More than any model reads of a skill."""
+"""More than a model would read of a skill."""
 MOST_FRONT_MATTER = 20_000
-"""Characters; reading YAML takes its time."""
+"""In characters; parsing YAML takes time."""
 
 _FENCE = "---"
 
 
 class SkillFileError(ValueError):
-    """A file is no skill; says why."""
+    """A file is not a skill; says why."""
 
 
 class SkillFile(NamedTuple):
-    """What a `SKILL.md` says."""
+    """The content of a `SKILL.md`."""
 
     name: str
     description: str
@@ -26,11 +26,11 @@ class SkillFile(NamedTuple):
 
 
 def parse_skill_file(raw: bytes) -> SkillFile:
-    """The skill in a file. Front matter may say more than name and description; nobody here asks for it. All it says is
-    text, whatever else YAML would make of it, so that nothing in a file from elsewhere is ever worked out.
+    """The skill in a file. Front matter may contain more than name and description; the rest is ignored. All values are
+    text, whatever else YAML would make of them, so that nothing in a file from elsewhere is ever evaluated.
 
     Raises:
-        SkillFileError: it is none.
+        SkillFileError: it is not a skill.
     """
     if len(raw) > MOST_BYTES:
         raise SkillFileError(f"it has more than {MOST_BYTES:,} bytes")
@@ -56,7 +56,7 @@ def parse_skill_file(raw: bytes) -> SkillFile:
 
 
 def _front_matter(text: str) -> dict[str, Any]:
-    # Loaded with the first file: agents whose skills are code do without.
+    # Loaded with the first file: agents whose skills are code do not need it.
     import yaml
 
     if len(text) > MOST_FRONT_MATTER:

@@ -1,4 +1,4 @@
-"""Two folders change places in one step where the system can do that, so that nobody ever finds neither."""
+"""Exchanges two folders in one step where the system supports it, so that there is no moment without either."""
 
 import ctypes
 import os
@@ -10,8 +10,8 @@ _EXCHANGE = 2
 
 
 def swap(new: Path, place: Path) -> None:
-    """Have `new` at `place`; what was there is beside where `new` was. Whoever looks at `place` finds one or the other,
-    whole; only where a system cannot exchange two folders is there nothing for a moment.
+    """Put `new` at `place`; the old folder ends up beside where `new` was. Readers of `place` find one or the other,
+    complete. Only where a system cannot exchange two folders is there nothing for a moment.
 
     Raises:
         OSError: a folder could not be moved.
@@ -24,7 +24,7 @@ def swap(new: Path, place: Path) -> None:
 
 
 def _exchange(one: bytes, other: bytes) -> bool:
-    """Whether two paths were exchanged: not every system can, and not every file system."""
+    """Whether two paths were exchanged: not every system and file system can do it."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         if sys.platform == "darwin":

@@ -1,4 +1,4 @@
-"""Makes a folder hold what a manifest names: fetched, pinned in a lock, and checked against it."""
+"""Makes a folder contain what a manifest names: fetched, pinned in a lock, and checked against it."""
 
 import os
 import re
@@ -19,18 +19,18 @@ from helix_agents.skills.manifest import LockedEntry, Source, lock_path, read_lo
 from helix_agents.skills.swapping import swap
 
 LEFT_BEHIND_SECONDS = 600
-"""Nobody writes an entry for so long."""
+"""Writing an entry never takes this long."""
 
-# They turn the direction of what stands around them, or print nothing at all: a reviewer would read another text than
-# a model does.
+# These characters reverse the direction of the text around them, or print nothing at all: a reviewer would read a
+# different text than a model.
 _UNSEEN = re.compile("[\u200b\u2060-\u2064\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryReport:
-    """What became of one entry: what is different, a sentence for each, and whether that is in the folder now.
+    """The result for one entry: what is different, a sentence for each difference, and whether the folder has it now.
 
-    `unseen` are places of characters that nobody sees in a text.
+    `unseen` are the places of invisible characters in texts.
     """
 
     entry: str
@@ -44,14 +44,14 @@ class EntryReport:
 
 
 def sync_skills(manifest_path: Path, *, check: bool = False, upgrade: bool = False) -> Iterator[EntryReport]:
-    """Bring every entry's folder in line with the manifest, one after another; each is there whole, or as before.
+    """Bring every entry's folder in line with the manifest, one after another; each is complete, or as before.
 
     An entry that was fetched stays at its commit until the manifest says otherwise, or until `upgrade` asks its source
-    anew. With `check` nothing is written; without `upgrade`, nobody is asked either.
+    again. With `check` nothing is written; without `upgrade`, no source is asked either.
 
     Raises:
         DefinitionError: the manifest or the lock cannot be used, git is not installed, or something is in the way.
-        SkillSourceError: a source does not give what it should.
+        SkillSourceError: a source does not return what it should.
     """
     manifest_path = manifest_path.absolute()
     manifest = read_manifest(manifest_path)
@@ -75,7 +75,7 @@ class _Sync:
         self.lock = read_lock(lock_file)
 
     def drop(self, name: str) -> EntryReport:
-        """Let go of an entry that the manifest no longer names."""
+        """Remove an entry that the manifest no longer names."""
         place, locked = self._folder / name, self.lock.entries[name]
         changes = tuple(f"{skill} is gone" for skill in locked.skills)
         if not self._check:
@@ -90,7 +90,7 @@ class _Sync:
         return EntryReport(entry=name, folder=place, changes=changes or (f"{name} is gone",), written=not self._check)
 
     def bring(self, name: str, source: Source, taken: Mapping[str, str]) -> EntryReport:
-        """Have an entry's skills in its folder; `taken` says which skills are there by another entry."""
+        """Put an entry's skills into its folder; `taken` names the skills that come from another entry."""
         place, locked = self._folder / name, self.lock.entries.get(name)
         if locked is not None and locked.source != source:
             locked = None
@@ -104,7 +104,7 @@ class _Sync:
                 return replace(report, changes=("what is in the folder is not what was fetched",))
         elif self._check and not self._upgrade:
             is_new = name not in self.lock.entries
-            change = "it was never fetched" if is_new else "the manifest says something else of it now"
+            change = "it was never fetched" if is_new else "its entry in the manifest has changed"
             return replace(report, changes=(change,))
         fetched = self._fetch(name, source, None if self._upgrade else locked)
         self._refuse_doubles(name, fetched, taken)
@@ -117,7 +117,7 @@ class _Sync:
         )
         changes = [*_changes(here, fetched.skills)]
         if not changes and entry != self.lock.entries.get(name):
-            changes.append("its files are as before, and the lock is another one")
+            changes.append("its files are unchanged, but its entry in the lock is not")
         if changes and not self._check:
             self._write(name, place, here, fetched)
             self._write_lock({**self.lock.entries, name: entry})
@@ -137,23 +137,23 @@ class _Sync:
         except SourceTrouble as trouble:
             raise SkillSourceError(name, str(trouble)) from trouble
         if locked is not None and fetched.sha256 != locked.sha256:
-            reason = f"commit {locked.commit} holds other files than the lock says; look at it, then sync --upgrade"
+            reason = f"commit {locked.commit} holds other files than the lock says; review it, then sync with --upgrade"
             raise SkillSourceError(name, reason)
         return fetched
 
     def _refuse_doubles(self, name: str, fetched: Fetched, taken: Mapping[str, str]) -> None:
         for skill in fetched.skills:
             if skill in taken:
-                reason = f"{taken[skill]!r} has a skill {skill!r}, too; name those you want with include"
+                reason = f"{taken[skill]!r} also has a skill {skill!r}; name those you want with include"
                 raise SkillSourceError(name, reason)
 
     def _write(self, name: str, place: Path, here: Mapping[str, Files], fetched: Fetched) -> None:
-        """Put skills into a folder: a new one, which takes the place of the old one when it is whole."""
+        """Put skills into a new folder, which replaces the old one when it is complete."""
         if here and name not in self.lock.entries and hash_of(here) != fetched.sha256:
             cure = "move it away, or rename the entry in the manifest"
-            raise DefinitionError(str(place), f"there is something that was not fetched; {cure}.")
+            raise DefinitionError(str(place), f"something is there that was not fetched; {cure}.")
         if place.is_symlink():
-            raise DefinitionError(str(place), "it is a link, and skills are fetched into folders; move it away.")
+            raise DefinitionError(str(place), "it is a link, but skills are fetched into folders; move it away.")
         with self._aside(name) as aside:
             for skill, files in fetched.skills.items():
                 for path, content in files.items():
@@ -164,7 +164,8 @@ class _Sync:
 
     @contextmanager
     def _aside(self, name: str) -> Generator[Path]:
-        """A hidden folder beside an entry's own, gone with the block; those of processes that died go, too."""
+        """A hidden folder beside an entry's own, deleted with the block; those of processes that died are deleted as
+        well."""
         prefix = f".helix-{name}."
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +186,7 @@ class _Sync:
 
 
 def _skills_in(place: Path) -> dict[str, Files]:
-    """What is in an entry's folder, by skill, without hidden ones; a link counts as what it says, and leads nowhere."""
+    """What is in an entry's folder, by skill, without hidden files; a link counts as its text, and is not followed."""
     found: dict[str, dict[str, bytes]] = {}
     for where, folders, files in os.walk(place):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
@@ -213,7 +214,7 @@ def _changes(before: Mapping[str, Files], after: Mapping[str, Files]) -> Iterato
             paths = {*before[name], *after[name]}
             other = sorted(path for path in paths if before[name].get(path) != after[name].get(path))
             more = f", and {len(other) - 5} more" if len(other) > 5 else ""
-            yield f"{name} has another {', '.join(other[:5])}{more}"
+            yield f"{name} has a different {', '.join(other[:5])}{more}"
 
 
 def _unseen_in(skills: Mapping[str, Files]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Conformance suites and the tools behind them, for our own tests and for everybody who writes a backend."""
+"""Conformance suites and the tools behind them, for our own tests and for anyone who writes a backend."""
 
 import sys
 from importlib import import_module
@@ -21,7 +21,7 @@ __all__ = [
     "reply",
 ]
 
-# Servers for tests, and the pytest fixtures that start them: loaded when asked for, as scripts need no pytest.
+# Servers for tests, and the pytest fixtures that start them: loaded on demand, because scripts need no pytest.
 _SERVICES = {
     "PostgresService": "helix_agents.testing.postgres_service",
     "postgres_schemas": "helix_agents.testing.postgres_service",

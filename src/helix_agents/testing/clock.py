@@ -6,7 +6,7 @@ START_MS = 1_700_000_000_000
 
 
 class ManualClock(Clock):
-    """Tells the time it was set to; leases and deadlines run out exactly when a test says so."""
+    """Gives the time it was set to; leases and deadlines expire exactly when a test says so."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._now = now_ms
@@ -15,6 +15,6 @@ class ManualClock(Clock):
         return self._now
 
     def advance(self, milliseconds: int) -> int:
-        """Let time pass; answers the new time."""
+        """Let time pass; returns the new time."""
         self._now += milliseconds
         return self._now

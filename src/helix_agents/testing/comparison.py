@@ -1,4 +1,4 @@
-"""Compares what two stores answer and show, apart from the ids that each mints as it likes."""
+"""Compares what two stores return and show, apart from the ids that each generates as it likes."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias, cast
@@ -13,19 +13,19 @@ Act: TypeAlias = Callable[[SessionStateStore], Awaitable[Any]]
 
 
 async def outcome(store: SessionStateStore, act: Act, sessions: Iterable[SessionId]) -> Any:
-    """What the act answered, or how it was refused; checkpoints of these sessions have names that all stores share."""
+    """The act's result, or how it was refused; checkpoints of these sessions get names that all stores share."""
     try:
         answer = await act(store)
     except StaleStateError as refusal:
         return type(refusal), refusal.args
     except HelixError as refusal:
-        # The sentences in a refusal are the store's own.
+        # The wording of a refusal is the store's own.
         return type(refusal)
     return await _named(store, answer, sessions)
 
 
 async def everything_visible(store: SessionStateStore, sessions: Iterable[SessionId]) -> Any:
-    """All listings, and these sessions closely."""
+    """All listings, and these sessions in detail."""
     seen = {
         "sessions": await observe(store, *sessions),
         "listed": await store.list_sessions(),
@@ -39,14 +39,14 @@ async def everything_visible(store: SessionStateStore, sessions: Iterable[Sessio
 
 
 def assert_same(found: Any, expected: Any, where: str = "the answer") -> None:
-    """Fail at the first difference and name its place; a comparison of everything at once says too much."""
+    """Fail at the first difference and name its place; comparing everything at once says too much."""
     for key in _shared_keys(found, expected):
         assert_same(found[key], expected[key], f"{where} / {key}")
     assert found == expected, f"{where}: {found!r} is not {expected!r} as on the reference"
 
 
 def _shared_keys(one: Any, other: Any) -> Iterable[Any]:
-    """Where to look further: under the same keys of two dicts, at the same places of two lists of one length."""
+    """Where to continue: under the same keys of two dicts, at the same positions of two lists of the same length."""
     match one, other:
         case dict(), dict():
             return [key for key in cast("dict[Any, Any]", one) if key in other]

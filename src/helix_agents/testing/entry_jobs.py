@@ -13,7 +13,7 @@ SHARED = "shared"
 
 
 async def count_up(store: EntryStore, key: str) -> int:
-    """Add one to a shared number by compare-and-set; answers how often another was first."""
+    """Add one to a shared number by compare-and-set; returns how often another process was first."""
     lost = 0
     while True:
         found = await store.find(SHARED, key)
@@ -30,7 +30,7 @@ async def count_up(store: EntryStore, key: str) -> int:
 
 
 async def increment(job: Job, url: str, key: str, times: int, die_after: int = 0) -> JSON:
-    """Count up, reporting each time that was answered; with `die_after` until the seam kills this process."""
+    """Count up, reporting each acknowledged write; with `die_after`, until the seam kills this process."""
     seam = KillingSeam()
     async with await open_backend(url, seam=seam) as backend:
         assert backend.entries is not None

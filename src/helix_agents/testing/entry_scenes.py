@@ -1,4 +1,4 @@
-"""Small sentences about entries for the contracts: write this, remove that, read it all."""
+"""Short helpers about entries for the contracts: write this, remove that, read it all."""
 
 from helix_agents.domain.entries import Change, Changed, Entry, EntryTransaction, Put, Remove, Transacted
 from helix_agents.domain.records import JSON, decode_json, encode
@@ -29,7 +29,7 @@ async def write(store: EntryStore, *changes: Change, owner: str = "ann", **optio
 
 
 async def set_value(store: EntryStore, key: str, value: JSON, scope: str = SCOPE, **options: object) -> Changed:
-    """One tracked write and what it did."""
+    """One tracked write and its result."""
     return (await write(store, put(key, value, scope, **options))).results[0]
 
 
@@ -57,7 +57,7 @@ async def history(store: EntryStore, key: str, scope: str = SCOPE) -> tuple[Entr
 
 
 async def recount(store: EntryStore, scope: str = SCOPE) -> tuple[int, int]:
-    """Keys and weight of a scope, counted version by version."""
+    """Keys and size of a scope, counted version by version."""
     page = await store.list_entries(scope, limit=10_000)
     sizes = [each.size for entry in page.items for each in await history(store, entry.key, scope)]
     return page.total, sum(sizes)

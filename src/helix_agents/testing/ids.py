@@ -1,4 +1,4 @@
-"""Ids a test can foretell."""
+"""Ids that a test can predict."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from helix_agents.ports.clock import IdSource
 
 
 class CountingIds(IdSource):
-    """Mints `run_1`, `run_2`, `ckpt_1` …: unique within one source, the same in every run of a test."""
+    """Creates `run_1`, `run_2`, `ckpt_1` …: unique within one source, the same in every run of a test."""
 
     def __init__(self) -> None:
         self._minted: Counter[str] = Counter()

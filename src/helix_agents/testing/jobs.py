@@ -21,11 +21,11 @@ from helix_agents.testing.workers import Job
 MODULE = __name__
 
 MOST_COMMITS = 2_000
-"""A commit loop that was not killed by then is not going to be."""
+"""A commit loop that was not killed by then will not be killed."""
 
 
 async def create_sessions(job: Job, url: str, session_ids: list[SessionId]) -> list[SessionId]:
-    """Create every session; answers those that this process won."""
+    """Create every session; returns those that this process won."""
     async with await open_backend(url) as backend:
         job.wait_for_the_others()
         won: list[SessionId] = []
@@ -41,7 +41,7 @@ async def create_sessions(job: Job, url: str, session_ids: list[SessionId]) -> l
 async def increment(job: Job, url: str, session_id: SessionId, times: int) -> JSON:
     """Count up under the version that was read, again whenever another process was first.
 
-    Answers how often it lost, and every refusal that was not true.
+    Returns how often it lost, and every refusal that was not true.
     """
     lost = 0
     lies: list[str] = []
@@ -78,7 +78,7 @@ async def write_concurrently(job: Job, url: str, session_id: SessionId, who: int
 
 
 async def open_first(job: Job, url: str, session_id: SessionId) -> int:
-    """Open a store at the same moment as others, and use it; answers the schema version."""
+    """Open a store at the same moment as others, and use it; returns the schema version."""
     job.wait_for_the_others()
     async with await open_backend(url) as backend:
         await backend.state.create_session(session_id)
@@ -86,7 +86,7 @@ async def open_first(job: Job, url: str, session_id: SessionId) -> int:
 
 
 async def take_turns(job: Job, url: str, times: int) -> list[tuple[int, int, int]]:
-    """Hold one lock again and again; answers the token, begin and end of each turn on the machine's one clock."""
+    """Hold one lock again and again; returns the token, start and end of each turn on the machine's single clock."""
     async with await open_backend(url) as backend:
         job.wait_for_the_others()
         turns: list[tuple[int, int, int]] = []
@@ -100,7 +100,7 @@ async def take_turns(job: Job, url: str, times: int) -> list[tuple[int, int, int
 
 
 async def commit_until_killed(job: Job, url: str, session_id: SessionId, after: int) -> None:
-    """Commit step after step, reporting each that was answered, until the seam kills this process."""
+    """Commit step after step, reporting each that was acknowledged, until the seam kills this process."""
     seam = KillingSeam()
     backend = await open_backend(url, seam=seam)
     store = backend.state
@@ -113,7 +113,7 @@ async def commit_until_killed(job: Job, url: str, session_id: SessionId, after: 
 
 
 async def commit_step(store: SessionStateStore, session_id: SessionId, step: int) -> None:
-    """One step of the commit loop: a message, an append, a replaced key and a new step count, all telling the step."""
+    """One step of the commit loop: a message, an append, a replaced key and a new step count, all naming the step."""
     record = SessionState(session_id=session_id, agent_type="agent", root_session_id=session_id, step_count=step)
     writes = StepWrites(ops=append_to("steps", step).ops + set_key("last", step).ops)
     await store.save_state_and_promote_staging(

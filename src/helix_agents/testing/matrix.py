@@ -18,10 +18,10 @@ PAGE_HEAD = """# Conformance
 Every requirement below is proven by at least one test of the suites in `helix_agents.testing.contracts`, and every test
 names the requirements it proves. The table is generated from the test classes of the backends; do not edit it.
 
-A backend of your own is held to the same contracts by a test class that inherits them and says how to open one more
+To hold your own backend to the same contracts, write a test class that inherits them and says how to open one more
 handle onto the same data; `tests/contracts/third_party/tiny_store` is a complete example, run from the installed wheel.
 
-*yes*: the backend's tests prove it. *n/a*: it is about several processes, and the backend's data lives in one.
+*yes*: the backend's tests prove it. *n/a*: it is about several processes, but the backend's data lives in one.
 """
 
 
@@ -75,7 +75,7 @@ def unproven(cls: type[Contract]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page; answers the exit status."""
+    """Write the page; returns the exit status."""
     if len(arguments) < 2:
         sys.stderr.write(f"{__doc__}\n")
         return 2
@@ -86,6 +86,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Tests live outside the package: they are found from where the command is run.
+    # Tests live outside the package: they are found from the folder where the command is run.
     sys.path.insert(0, str(Path.cwd()))
     raise SystemExit(main(sys.argv[1:]))

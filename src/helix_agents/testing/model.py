@@ -1,6 +1,6 @@
-"""A machine that plays random histories against a store and against the reference, and compares all that is visible.
+"""A state machine that plays random histories against a store and the reference, and compares everything visible.
 
-Both stores share one clock, so their answers may differ in nothing but the checkpoint ids they mint.
+Both stores share one clock, so their results may differ in nothing but the checkpoint ids that they generate.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from helix_agents.testing.model_acts import ENDS, PARENTS, Perform
 from helix_agents.testing.scenes import asked, said
 
 LIVELY = st.sampled_from(["a", "a", "a", "a-1", "a-1", "b", "b", "c", "d", "a-1-1"])
-"""A few sessions get most of what happens, so that it comes together."""
+"""A few sessions get most of the acts, so that the acts interact."""
 
 LATENESS = st.sampled_from([0, 0, 0, 0, 1])
 """How outdated a fence or a version is."""
@@ -52,7 +52,7 @@ START_OPTIONS = ("keep_step_count", "keep_suspension", "abandon_pending", "drop_
 
 @dataclass(frozen=True)
 class Action:
-    """One act on one session with what was drawn for it, so that a report can be read."""
+    """One act on one session with its drawn arguments, so that a report can be read."""
 
     perform: Perform
     session: str
@@ -96,7 +96,7 @@ _SUBMIT = _action(acts.submit, number=st.integers(0, 2), at_root=st.booleans(), 
 _EFFECT = _action(acts.run_effect, owner=OWNERS, how=st.sampled_from(["begin", "rerun", "renew", "finish", "finish"]))
 
 ACTIONS = st.one_of(
-    # What stands here twice or more is what long stories are made of.
+    # Acts listed twice or more are what long histories consist of.
     *[_COMMIT] * 4,
     *[_SUBMIT] * 3,
     *[_START] * 2,
@@ -142,7 +142,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._touched: set[str] = set()
 
     def open_tested(self, **options: Any) -> SessionStateStore | Awaitable[SessionStateStore]:
-        """Yours to give: an empty store, on the clock among the options."""
+        """For you to implement: an empty store, on the clock among the options."""
         raise NotImplementedError
 
     def teardown(self) -> None:
@@ -161,13 +161,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(action=ACTIONS, passing=PASSING)
     def write(self, action: Action, passing: int) -> None:
-        """Do it on both stores; the answers, or the refusals, are the same."""
+        """Do it on both stores; the results, or the refusals, are the same."""
         self._clock.advance(passing)
         self._do(action)
 
     @invariant()
     def both_show_the_same(self) -> None:
-        """What the last act may have changed is the same; the rest is compared in the end."""
+        """What the last act may have changed is the same; the rest is compared at the end."""
         self._compare(self._touched)
         self._touched.clear()
 
@@ -191,8 +191,8 @@ class StoreMachine(RuleBasedStateMachine):
 def machine_settings(most: int | None = None) -> settings:
     """Half of the profile's examples, as each is a whole history; for a store across a network perhaps fewer.
 
-    A history that shows a difference is reported as it was found: it is short, its end is where the stores part, and
-    making it shorter on a slow store takes longer than a test may.
+    A history that shows a difference is reported as it was found: it is short, the stores differ at its end, and making
+    it shorter on a slow store takes longer than a test may.
     """
     profile = settings()
     return settings(

@@ -1,6 +1,6 @@
-"""The writes a random history is made of, each something that any store can be asked to do.
+"""The writes that a random history consists of, each something that any store can be asked to do.
 
-Every act takes the store, the session it is about, a name that no act before it had, and what was drawn for it.
+Every act takes the store, the session it is about, a name that no act before it had, and its drawn arguments.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,14 +22,14 @@ from helix_agents.testing.scenes import child_ref, effect, said, step_meta, wait
 Perform: TypeAlias = Callable[..., Awaitable[Any]]
 
 PARENTS = {"a": None, "b": None, "c": None, "d": None, "a-1": "a", "a-1-1": "a-1"}
-"""The only session ids there are, so that histories meet, each with its parent."""
+"""The only session ids, so that histories interact, each with its parent."""
 
 ENDS: dict[str, Any] = {"suspend": "suspended_client_tool", "complete": "completed", "fail": "failed"}
-"""How a step, or somebody outside, may end a run."""
+"""How a step, or a caller outside the run, may end a run."""
 
 
 async def create(store: SessionStateStore, session: str, name: str, *, state: dict[str, Any], user: str | None) -> Any:
-    """Create the session, below its parent if that is there."""
+    """Create the session, below its parent if that exists."""
     parent = PARENTS[session]
     if parent is not None and not await store.session_exists(parent):
         parent = None
@@ -122,7 +122,7 @@ async def start(
     owner: str | None,
     late: int,
 ) -> Any:
-    """Start a run as planned from a reading, perhaps an outdated one; make the session if it is not there."""
+    """Start a run as planned from a read, perhaps an outdated one; create the session if it does not exist."""
     fields: dict[str, Any] = dict.fromkeys(options, True)
     request = StartRun(session_id=session, run_id=name, append_messages=messages, writes=writes, owner=owner, **fields)
     if not await store.session_exists(session):
@@ -210,7 +210,7 @@ async def use_staging(store: SessionStateStore, session: str, name: str, *, step
 
 
 async def submit(store: SessionStateStore, session: str, name: str, *, number: int, at_root: bool, result: Any) -> Any:
-    """Answer one of the calls there are, whatever their state, or one that is not there."""
+    """Answer one of the existing calls, whatever its state, or one that does not exist."""
     calls, call = (await store.list_pending(ALL_STATES)).items, "never"
     if calls:
         chosen = calls[number % len(calls)]
@@ -220,7 +220,7 @@ async def submit(store: SessionStateStore, session: str, name: str, *, number: i
 
 
 async def expire(store: SessionStateStore, session: str, name: str) -> Any:
-    """Mark what waited too long."""
+    """Expire what has waited too long."""
     return await store.expire_pending()
 
 
@@ -236,7 +236,7 @@ async def stop(store: SessionStateStore, session: str, name: str, *, how: Any) -
 
 
 async def run_effect(store: SessionStateStore, session: str, name: str, *, owner: str, how: str) -> Any:
-    """Begin, renew or finish the one effect of a session, whose run is revived first."""
+    """Begin, renew or finish the only effect of a session, whose run is revived first."""
     fence = await _revived(store, session, name)
     if how == "renew":
         return await store.renew_effect(session, "call-1", owner, 5)
@@ -252,7 +252,7 @@ async def _fence(store: SessionStateStore, session: str, late: int = 0) -> Fence
 
 
 async def _revived(store: SessionStateStore, session: str, name: str) -> Fence:
-    """The fence of a running run, started if none is going: a history of refusals shows nothing."""
+    """The fence of a running run, started if none is running: a history of refusals shows nothing."""
     run = await store.get_current_run(session)
     if run is None or run.status != "running":
         run = (await store.start_run(StartRun(session_id=session, run_id=name, keep_suspension=True))).run
@@ -260,6 +260,6 @@ async def _revived(store: SessionStateStore, session: str, name: str) -> Fence:
 
 
 async def _checkpoint(store: SessionStateStore, session: str, number: int) -> str:
-    """The n-th newest checkpoint, or an id that is none."""
+    """The n-th newest checkpoint, or an id that does not exist."""
     page = await store.list_checkpoints(session, offset=number, limit=1)
     return page.items[0].checkpoint_id if page.items else "none"

@@ -1,4 +1,4 @@
-"""Everything a store shows of a session, as plain data: to compare two moments, or two stores."""
+"""Everything that a store shows about a session, as plain data: to compare two moments, or two stores."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -20,9 +20,9 @@ ALL_STATES = PendingFilter(states=("waiting", "answered", "expired", "consumed",
 
 
 async def observe(store: SessionStateStore, *session_ids: SessionId) -> dict[SessionId, Observation | None]:
-    """What can be read of these sessions; None for one that is not there.
+    """What can be read about these sessions; None for one that does not exist.
 
-    Checkpoint ids, which a store mints as it likes, are replaced by their version.
+    Checkpoint ids, which a store generates as it likes, are replaced by their version.
     """
     return {session_id: await _observe_one(store, session_id) for session_id in session_ids}
 

@@ -1,4 +1,4 @@
-"""A Postgres server for tests: the one an environment names, or one of their own from a wheel."""
+"""A Postgres server for tests: the one that the environment names, or a private one from a wheel."""
 
 import asyncio
 import itertools
@@ -30,11 +30,11 @@ class PostgresService(Service):
         with PostgresService() as postgres:
             store = await PostgresStateStore.open(postgres.new_url())
 
-    Commits survive the death of the server, not of the machine, unless it is `durable`.
+    Commits survive the death of the server, but not of the machine, unless it is `durable`.
     """
 
     stops_by = signal.SIGINT
-    # Every process of the server quits where it stands.
+    # Every process of the server quits at once.
     dies_by = signal.SIGQUIT
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -45,11 +45,11 @@ class PostgresService(Service):
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The address of the server."""
         return f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
 
     def new_url(self, **options: Any) -> str:
-        """A URL with a schema of its own, in which nothing was stored yet."""
+        """A URL with its own, empty schema."""
         return with_new_schema(self.url, **options)
 
     def start(self) -> None:
@@ -81,42 +81,42 @@ class PostgresService(Service):
             raise ServiceMissingError(f"initdb failed: {done.stderr or done.stdout}")
 
     def _is_ready(self) -> bool:
-        # A port that takes connections is too early: the server may still be starting up behind it.
+        # A port that accepts connections is not enough: the server may still be starting up behind it.
         asked = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
         return subprocess.run(asked, check=False).returncode == 0
 
 
 class ForeignPostgres:
-    """A server that somebody else runs: it has a URL and cannot be stopped, and nothing is left behind there."""
+    """A server that is run by someone else: it has a URL and cannot be stopped, and nothing is left behind on it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._urls: list[str] = []
 
     def new_url(self, **options: Any) -> str:
-        """A URL with a schema of its own, in which nothing was stored yet."""
+        """A URL with its own, empty schema."""
         self._urls.append(with_new_schema(self.url, **options))
         return self._urls[-1]
 
     def close(self) -> None:
-        """Drop every schema that was made here."""
+        """Drop every schema that was created here."""
         _in_a_thread(_dropped(self._urls))
         self._urls = []
 
 
 class Schemas:
-    """Migrated schemas, lent to one test after the other: emptying one costs a tenth of making one."""
+    """Migrated schemas, lent to one test after another: emptying one costs a tenth of creating one."""
 
     def __init__(self, service: PostgresService | ForeignPostgres) -> None:
         self._service = service
         self._free: list[str] = []
 
     def lend(self) -> str:
-        """A URL whose schema holds nothing."""
+        """A URL whose schema is empty."""
         return self._free.pop() if self._free else self._service.new_url()
 
     def take_back(self, url: str) -> None:
-        """Empty the schema for the next one."""
+        """Empty the schema for the next test."""
         _in_a_thread(_emptied(url))
         self._free.append(url)
 
@@ -131,7 +131,7 @@ async def _emptied(url: str) -> None:
             "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename NOT LIKE '%migrations'",
             settings.schema,
         )
-        # Not TRUNCATE: that makes every table anew on disk. Keys go on counting, as they do in a database that lives.
+        # Not TRUNCATE: that recreates every table on disk. Keys continue counting, as they do in a live database.
         if found:
             await raw.execute("".join(f"DELETE FROM {settings.schema}.{table};" for (table,) in found))
     finally:
@@ -176,7 +176,7 @@ def find_binaries() -> Path:
 
 
 def _user_namespace() -> list[str]:
-    """What makes Postgres, which refuses to run as root, believe that it does not; needs no user and no file."""
+    """Makes Postgres, which refuses to run as root, believe that it does not; needs no user and no file."""
     command = ["unshare", "--user", "--map-user=65534", "--map-group=65534", "--"]
     if shutil.which("unshare") is None or subprocess.run([*command, "true"], check=False).returncode:
         raise ServiceMissingError(
@@ -188,7 +188,7 @@ def _user_namespace() -> list[str]:
 
 @pytest.fixture(scope="session")
 def postgres_service() -> Iterator[PostgresService | ForeignPostgres]:
-    """The server `HELIX_TEST_POSTGRES_URL` names, or else one that lives as long as this test process."""
+    """The server that `HELIX_TEST_POSTGRES_URL` names, or else one that lives as long as this test process."""
     named = os.environ.get(ENVIRONMENT_URL)
     if named:
         foreign = ForeignPostgres(named)
@@ -211,7 +211,7 @@ def postgres_schemas(postgres_service: PostgresService | ForeignPostgres) -> Sch
 
 @pytest.fixture
 def postgres_url(postgres_schemas: Schemas) -> Iterator[str]:
-    """A URL for one test, whose schema holds nothing."""
+    """A URL for one test, with an empty schema."""
     url = postgres_schemas.lend()
     yield url
     postgres_schemas.take_back(url)

@@ -1,7 +1,7 @@
 """A runtime that watches the loop: it logs every effect, stops a run at any of them, and replays the log.
 
-The log is what a durable engine would keep. That the loop, given the same answers, asks for the same effects in the
-same order is what makes it fit for one; `prove_replayable` shows it for a log.
+The log is what a durable engine would keep. The loop suits such an engine because, given the same results, it asks for
+the same effects in the same order; `prove_replayable` shows this for a log.
 """
 
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True, kw_only=True)
 class AskedFor:
-    """An effect the loop asked for."""
+    """An effect that the loop asked for."""
 
     kind: EffectKind
     request: Request
@@ -46,7 +46,7 @@ class AskedFor:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """An effect and its answer."""
+    """An effect and its result."""
 
     asked: AskedFor
     answer: Answer
@@ -54,18 +54,18 @@ class Effect:
 
 @dataclass(kw_only=True)
 class RunLog:
-    """The effects of one attempt of a run, in order; `end` once it left its driver."""
+    """The effects of one attempt of a run, in order; `end` is set once the attempt has left its driver."""
 
     effects: list[Effect] = field(default_factory=list[Effect])
     end: RunEnd | None = None
 
 
 class StoppedHereError(LetGo):
-    """What a recorder raises in place of going on: the run is let go of, as by a process that ends."""
+    """What a recorder raises instead of continuing: the run is released, as by a process that ends."""
 
 
 class ReplayDivergedError(Exception):
-    """The loop asked for another effect than the one in its log."""
+    """The loop asked for an effect other than the one in its log."""
 
     def __init__(self, place: int, logged: AskedFor, asked: AskedFor) -> None:
         super().__init__(place, logged, asked)
@@ -77,7 +77,7 @@ class ReplayDivergedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class StopAt:
-    """A boundary: before or after the n-th effect, or the n-th of a kind, counted from 1 over all runs a recorder
+    """A boundary: before or after the n-th effect, or the n-th of a kind, counted from 1 over all runs that a recorder
     watches."""
 
     effect: int
@@ -88,8 +88,8 @@ class StopAt:
 class Recorder:
     """Logs the effects of every run it is wrapped around.
 
-    At the boundary `stop_at` it calls `on_stop`, which may kill the process or freeze it, and then stops the run and
-    every other one that reaches an effect later; if it `goes_on`, nothing is stopped.
+    At the boundary `stop_at` it calls `on_stop`, which may kill or freeze the process, and then stops the run and every
+    other one that reaches an effect later; if it `goes_on`, nothing is stopped.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class _WatchedOps(Ops):
 
 
 class RecordingExecutor(Executor):
-    """The executor of one process under the eyes of a recorder."""
+    """The in-process executor, watched by a recorder."""
 
     def __init__(self, *, recorder: Recorder, **settings: Any) -> None:
         super().__init__(**settings)
@@ -190,10 +190,10 @@ class RecordingExecutor(Executor):
 
 
 async def replay(log: RunLog, effects: int | None = None) -> RunEnd | AskedFor:
-    """Run the loop against the first `effects` answers of a log; answers how it ended, or what it asks for next.
+    """Run the loop against the first `effects` results of a log; returns how it ended, or what it asks for next.
 
     Raises:
-        ReplayDivergedError: it asked for another effect than the log has.
+        ReplayDivergedError: it asked for an effect other than the one in the log.
     """
     ops = _ReplayedOps(log, len(log.effects) if effects is None else effects)
     try:
@@ -205,7 +205,7 @@ async def replay(log: RunLog, effects: int | None = None) -> RunEnd | AskedFor:
 async def prove_replayable(log: RunLog) -> None:
     """Replay every prefix of a log: each time the loop asks for the effect that comes next in it, and ends as it did.
 
-    Requests and answers are also taken through JSON, as a durable engine's history takes them.
+    Requests and results also go through JSON, as they do in a durable engine's history.
 
     Raises:
         ReplayDivergedError: it did not.

@@ -1,4 +1,4 @@
-"""A Redis server for tests: the one an environment names, or a Valkey of their own from a wheel."""
+"""A Redis server for tests: the one that the environment names, or a private Valkey from a wheel."""
 
 import itertools
 import os
@@ -28,9 +28,8 @@ class RedisService(Service):
         with RedisService() as redis:
             store = await RedisStateStore.open(redis.new_url())
 
-    It keeps everything in memory, unless it is `durable`: then every write is on disk before it is answered. As a
-    `cluster` it is one that has a single node for all slots, and refuses what a cluster refuses. `settings` are the
-    server's own.
+    It keeps everything in memory, unless it is `durable`: then every write is on disk before it is acknowledged. As a
+    `cluster` it has a single node for all slots, and refuses what a cluster refuses. `settings` are the server's own.
     """
 
     def __init__(
@@ -45,11 +44,11 @@ class RedisService(Service):
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The address of the server."""
         return f"redis://127.0.0.1:{self._port}/0"
 
     def new_url(self, **options: Any) -> str:
-        """A URL with a key prefix of its own, under which nothing was stored yet."""
+        """A URL with its own key prefix, under which nothing is stored."""
         return with_new_prefix(self.url, **options)
 
     def start(self) -> None:
@@ -59,7 +58,7 @@ class RedisService(Service):
         self._process.start(tied_to_us([*command, "--dir", str(self._process.folder)]), self._is_ready)
 
     def ask(self, *command: str) -> bytes:
-        """Send one command, wait for its answer, and give that back as it came."""
+        """Send one command, wait for its reply, and return that unchanged."""
         parts = [part.encode() for part in command]
         sent = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
         with socket.create_connection(("127.0.0.1", self._port), timeout=2) as line:
@@ -79,13 +78,13 @@ class RedisService(Service):
 
 
 class ForeignRedis:
-    """A server that somebody else runs: it has a URL and cannot be stopped, and nothing is left behind there."""
+    """A server that is run by someone else: it has a URL and cannot be stopped, and nothing is left behind on it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def new_url(self, **options: Any) -> str:
-        """A URL with a key prefix of its own, under which nothing was stored yet."""
+        """A URL with its own key prefix, under which nothing is stored."""
         return with_new_prefix(self.url, **options)
 
     def close(self) -> None:
@@ -125,7 +124,7 @@ def find_binary() -> Path:
 
 @pytest.fixture(scope="session")
 def redis_service() -> Iterator[RedisService | ForeignRedis]:
-    """The server `HELIX_TEST_REDIS_URL` names, or else one that lives as long as this test process."""
+    """The server that `HELIX_TEST_REDIS_URL` names, or else one that lives as long as this test process."""
     named = os.environ.get(ENVIRONMENT_URL)
     if named:
         foreign = ForeignRedis(named)

@@ -1,7 +1,7 @@
-"""An executor whose effects share nothing: each opens its run anew and lets go of it, as processes far apart would.
+"""An executor whose effects share nothing: each opens its run anew and releases it, as distant processes would.
 
-It is what a durable engine with many workers does, without the engine. Whatever an effect forgets to leave in the
-store is missed by the next one.
+This is what a durable engine with many workers does, without the engine. Whatever an effect forgets to leave in the
+store is missing in the next one.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from helix_agents.system import RandomIds
 
 
 class _ScatteredDrivers(Drivers):
-    """Drives the loop here and each of its effects as if nowhere."""
+    """Drives the loop here, and each of its effects as if in a process of its own."""
 
     def __init__(self, lease: LeaseKeeper, *, keep_seconds: float, **settings: Any) -> None:
         super().__init__(lease, **settings)
@@ -59,7 +59,7 @@ class _ScatteredDrivers(Drivers):
 
 
 class ScatteredExecutor(ExecutorCore):
-    """Settings are those of `Executor`; a run that is not needed for `keep_seconds` is let go of."""
+    """Settings are those of `Executor`; a run that is not needed for `keep_seconds` is released."""
 
     def __init__(
         self, *, state: Any, lease_ms: int = 15_000, deps: Any = None, keep_seconds: float = 0.0, **settings: Any

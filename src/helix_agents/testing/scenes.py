@@ -24,7 +24,7 @@ RUN = "r-1"
 FENCE = Fence(run_id=RUN)
 
 IMPOSSIBLE_IDS = ("", "x" * 257, "a\x00b", "line\nbreak", " padded", "padded ")
-"""Texts that are no id of anything, however one asks."""
+"""Texts that can never be an id of anything."""
 
 
 def fence_of(run_id: str, attempt: int = 1) -> Fence:
@@ -53,7 +53,7 @@ def append_to(key: str, *items: Any, call: str | None = None) -> StepWrites:
 
 
 def step_meta(step: int = 1, run_id: str = RUN) -> CheckpointMeta:
-    """Where the given step of a run stands."""
+    """The position of the given step of a run."""
     return CheckpointMeta(step_id=f"{run_id}-step-{step}", step_count=step, stream_sequence=step * 10)
 
 
@@ -63,7 +63,7 @@ def staged(call: str, writes: StepWrites = NO_WRITES, *, step: int = 1, index: i
 
 
 def waiting(store: SessionStateStore, call: str, session_id: SessionId = SESSION, **fields: Any) -> PendingCall:
-    """A client tool's call that waits, as a step would announce it."""
+    """A waiting call of a client tool, as a step would announce it."""
     settings: dict[str, Any] = {
         "kind": "client_tool",
         "root_session_id": session_id,
@@ -93,14 +93,14 @@ def effect(call: str, owner: str = "worker-1", **fields: Any) -> BeginEffect:
 
 
 def queued(run_id: str, text: str = "And then?", session_id: SessionId = SESSION, **fields: Any) -> QueuedTurn:
-    """A turn that is to wait."""
+    """A turn for the queue."""
     return QueuedTurn(session_id=session_id, run_id=run_id, messages=(said(text),), **fields)
 
 
 async def start(
     store: SessionStateStore, session_id: SessionId = SESSION, run_id: str = RUN, **fields: Any
 ) -> RunStartCommitted:
-    """Start a run; the session is made if it is not there."""
+    """Start a run; the session is created if it does not exist."""
     if "create" not in fields and not await store.session_exists(session_id):
         fields["create"] = CreateSession(agent_type="writer")
     return await store.start_run(StartRun(session_id=session_id, run_id=run_id, **fields))
@@ -138,13 +138,13 @@ async def suspend(store: SessionStateStore, step: int, *calls: PendingCall, **fi
 
 
 async def start_child(store: SessionStateStore, child: str = "child", parent: str = SESSION) -> str:
-    """A running child session; answers its run id."""
+    """A running child session; returns its run id."""
     create = CreateSession(agent_type="helper", parent_session_id=parent, root_session_id=SESSION)
     return (await start(store, child, f"r-{child}", create=create)).run.run_id
 
 
 async def announce_in_child(store: SessionStateStore, *calls: PendingCall, child: str = "child") -> None:
-    """A child's step announces calls; the child goes on running."""
+    """A child's step announces calls; the child continues running."""
     await commit(store, session_id=child, fence=fence_of(f"r-{child}"), pending=calls)
 
 

@@ -14,7 +14,7 @@ HOLD_SECONDS = 30.0
 """No statement is held longer than this, whatever a test forgot."""
 
 QUIET_SECONDS = 0.2
-"""Who has sent nothing for so long waits."""
+"""A side that has sent nothing for this long is waiting."""
 
 
 class ConnectionLostError(Exception):
@@ -22,7 +22,7 @@ class ConnectionLostError(Exception):
 
 
 class CountingSeam:
-    """Remembers the statements that passed since it was made or reset."""
+    """Remembers the statements that passed since it was created or reset."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -39,9 +39,9 @@ class CountingSeam:
         self.statements.clear()
 
     async def rate_over(self, seconds: float) -> float:
-        """How many statements pass in each second of so many, once what begins at once has passed.
+        """How many statements pass in each of the given number of seconds, after those that start at once.
 
-        The first one counts for nothing: when the seconds begin, one may just be due.
+        The first one does not count: when the seconds start, it may just be due.
         """
         await self._quiet()
         self.reset()
@@ -129,11 +129,11 @@ class HoldingSeam(_ArmedSeam):
         return None
 
     async def wait_until_held(self) -> None:
-        """Return once a statement is being held, or nothing will be as the seam was released."""
+        """Return once a statement is being held, or when none will be because the seam was released."""
         await asyncio.to_thread(self._held_or_released.wait, HOLD_SECONDS)
 
     def release(self) -> None:
-        """Let the held side go on; nothing is held any more."""
+        """Let the held side continue; nothing is held any more."""
         self._released.set()
         self._held_or_released.set()
 

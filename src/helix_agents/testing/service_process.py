@@ -18,20 +18,20 @@ READY_SECONDS = 90.0
 STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.02
 
-# The kernel gives ports from 32768 on to whoever connects somewhere. One of those could be gone before its server has
-# it, or while that is being restarted.
+# The kernel gives ports from 32768 on to outgoing connections. Such a port could be taken before its server has it, or
+# while the server is being restarted.
 PORTS = range(20_000, 32_768)
 _given: set[int] = set()
 
 
 class ServiceMissingError(RuntimeError):
-    """A server cannot be had here; says what would bring one."""
+    """A server is not available here; says how to get one."""
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on, and that nobody is given by chance."""
+    """A port of 127.0.0.1 on which nothing listens, and that is not given out by chance."""
     while True:
-        # Whoever seeds the generator of the process would have all processes choose the same ports.
+        # With the process's own generator, a fixed seed would make all processes choose the same ports.
         port = secrets.choice(PORTS)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -41,13 +41,13 @@ def free_port() -> int:
 
 
 def tied_to_us(command: Sequence[str], *, signal_name: str = "TERM") -> list[str]:
-    """The command, so that the kernel ends it when the thread that starts it dies, be it by SIGKILL."""
+    """The command, wrapped so that the kernel ends it when the thread that starts it dies, even by SIGKILL."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", signal_name, "--", *command] if setpriv is not None else list(command)
 
 
 class ServiceProcess:
-    """One server process with its own folder; what it says goes into a file there."""
+    """One server process with its own folder; its output goes into a file there."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -91,7 +91,7 @@ class ServiceProcess:
         return "\n".join(text.splitlines()[-lines:])
 
     def remove(self) -> None:
-        """Take its folder away."""
+        """Delete its folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -110,11 +110,11 @@ class Service(ABC):
         """Start the server with what is on its disk, and wait until it answers."""
 
     def stop(self) -> None:
-        """Stop the server in good order; its data stays for the next start."""
+        """Stop the server in good order; its data is kept for the next start."""
         self._process.end(self.stops_by)
 
     def kill(self) -> None:
-        """End the server where it stands, as in a crash; the next start has what was on disk."""
+        """End the server abruptly, as in a crash; the next start has what was on disk."""
         self._process.end(self.dies_by)
 
     def restart(self) -> None:

@@ -14,7 +14,7 @@ MODULE = __name__
 
 
 async def race_to_write(job: Job, url: str, who: int, times: int) -> int:
-    """Become the writer together with the others and write until another one is; answers how much was stored."""
+    """Become the writer together with the others and write until another one is; returns how much was stored."""
     async with await open_backend(url) as backend:
         job.wait_for_the_others()
         writer = await backend.streams.create_writer(STREAM, RUN, AGENT, turn=1)
@@ -35,7 +35,7 @@ async def write_or_read(job: Job, url: str, last: int, die_after: int | None, **
 
 
 async def write_numbers(job: Job, url: str, attempt: int, last: int, die_after: int | None) -> int:
-    """Go on with a stream whose every delta is its own number, up to the last; perhaps die at a statement."""
+    """Continue a stream whose every delta is its own number, up to the last; perhaps die at a statement."""
     seam = KillingSeam()
     async with await open_backend(url, seam=seam) as backend:
         writer = await backend.streams.create_writer(STREAM, RUN, AGENT, turn=1, attempt=attempt)
@@ -51,7 +51,7 @@ async def write_numbers(job: Job, url: str, attempt: int, last: int, die_after: 
 
 
 async def read_numbers(job: Job, url: str, cursor: int, last: int, die_after: int | None) -> int:
-    """Report every number after the cursor, up to the last; perhaps die after some. Answers its cursor."""
+    """Report every number after the cursor, up to the last; perhaps die after some. Returns its cursor."""
     async with await open_backend(url) as backend:
         while await backend.streams.get_stream_info(STREAM) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -65,9 +65,9 @@ async def read_numbers(job: Job, url: str, cursor: int, last: int, die_after: in
 
 
 async def wait_in_vain(job: Job, url: str, seconds: float) -> float:
-    """Wait at the end of a stream to which nobody writes; answers how many statements a second that took.
+    """Wait at the end of a stream to which nothing is written; returns how many statements per second that took.
 
-    How many it took to begin is reported.
+    The number of statements to start is reported.
     """
     seam = CountingSeam()
     async with await open_backend(url, seam=seam) as backend:

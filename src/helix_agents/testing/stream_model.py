@@ -1,4 +1,4 @@
-"""A machine that plays random histories against streams and against the reference, and compares all that is visible."""
+"""A state machine that plays random histories against streams and the reference, and compares everything visible."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ from helix_agents.testing.stream_scenes import (
 Act: TypeAlias = Callable[[StreamManager], Awaitable[Any]]
 
 TURNS = {"r-1": 1, "r-2": 2, "r-3": 3, "free-1": 0, "free-2": 0}
-"""The only runs there are, so that histories meet; the last two do not know their turn."""
+"""The only runs, so that histories interact; the last two do not know their turn."""
 
 RUNS = st.sampled_from(list(TURNS))
 ATTEMPTS = st.sampled_from([1, 1, 1, 2])
@@ -51,7 +51,7 @@ class StreamMachine(RuleBasedStateMachine):
     max_chunks: ClassVar[int | None] = None
 
     def open_tested(self, **options: Any) -> StreamManager | Awaitable[StreamManager]:
-        """Give streams that nobody used yet."""
+        """For you to implement: unused streams."""
         raise NotImplementedError
 
     def __init__(self) -> None:
@@ -75,13 +75,13 @@ class StreamMachine(RuleBasedStateMachine):
         self._runner.close()
 
     def both(self, act: Act) -> Any:
-        """Do it on both; the answers, or the refusals, are the same."""
+        """Do it on both; the results, or the refusals, are the same."""
         expected, found = self._each(act)
         assert found == expected
         return found
 
     def _each(self, act: Act) -> tuple[Any, Any]:
-        """What the reference and the tested streams answer."""
+        """The results of the reference and of the tested streams."""
         return self._runner.run(_outcome(act, self._reference)), self._runner.run(_outcome(act, self._tested))
 
     @rule(run=RUNS, attempt=ATTEMPTS, step=st.none() | STEPS, after=AFTER)
@@ -193,7 +193,7 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 def _is_exact(start: int, seen: list[StreamChunk]) -> None:
-    """Every number after the cursor came once, or was named as gone by what came."""
+    """Every number after the cursor came once, or a chunk named it as gone."""
     numbers = [chunk.sequence for chunk in seen if not isinstance(chunk, Truncated)]
     assert numbers == sorted(set(numbers))
     named: set[int] = set()

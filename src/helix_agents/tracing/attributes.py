@@ -1,4 +1,4 @@
-"""The words of OpenTelemetry's GenAI conventions for what happens in a run; what they have no word for is `helix.…`."""
+"""OpenTelemetry's GenAI conventions for what happens in a run; attributes that they do not define are `helix.…`."""
 
 from opentelemetry.util.types import AttributeValue
 
@@ -13,11 +13,11 @@ _FINISH_REASONS = {"tool_calls": "tool_call"}
 Attributes = dict[str, AttributeValue]
 
 NOT_COUNTED = TokenCount()
-"""What an adapter says whose provider counts nothing."""
+"""What an adapter reports if its provider counts nothing."""
 
 
 def of_run(ctx: RunInfo, told: RunTrace) -> Attributes:
-    """What every span says: which conversation, whose work, and which attempt at it."""
+    """The attributes of every span: which conversation, whose work, and which attempt."""
     return {
         "gen_ai.agent.name": ctx.agent,
         "gen_ai.conversation.id": told.root_session_id,
@@ -38,7 +38,7 @@ def of_model(name: str) -> Attributes:
 
 
 def of_settings(settings: ModelSettings) -> Attributes:
-    """How the model was asked to answer, as far as anybody said."""
+    """How the model was asked to answer, as far as specified."""
     found: dict[str, AttributeValue | None] = {
         "gen_ai.request.temperature": settings.temperature,
         "gen_ai.request.top_p": settings.top_p,
@@ -50,7 +50,7 @@ def of_settings(settings: ModelSettings) -> Attributes:
 
 
 def of_reply(event: AfterLLMCallEvent) -> Attributes:
-    """What the model answered, without what it said."""
+    """What the model answered, without the content."""
     usage, reply = event.usage, event.reply
     found: Attributes = {}
     if usage != NOT_COUNTED:
@@ -68,13 +68,13 @@ def of_reply(event: AfterLLMCallEvent) -> Attributes:
 
 
 def finish_reason(event: AfterLLMCallEvent) -> str | None:
-    """Why the reply ended, in the word of the conventions."""
+    """Why the reply ended, in the conventions' word."""
     reason = event.reply.stop_reason
     return None if reason is None else _FINISH_REASONS.get(reason, reason)
 
 
 def of_tool(name: str, call_id: str, ran_by: str) -> Attributes:
-    """One call of a tool, without what it was given."""
+    """One call of a tool, without its input."""
     return {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": name,

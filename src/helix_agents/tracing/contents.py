@@ -1,4 +1,4 @@
-"""What was said, as the GenAI conventions write it into attributes: only for who asks for it."""
+"""What was said, as attributes of the GenAI conventions: only if content capture is switched on."""
 
 import os
 from collections.abc import Iterable
@@ -32,17 +32,17 @@ def json_of(value: Any) -> str:
 
 
 def messages_of(messages: Iterable[Message]) -> str:
-    """Messages as the conventions have them."""
+    """Messages in the conventions' format."""
     return json_of([_message(each) for each in messages])
 
 
 def reply_of(reply: AssistantMessage, finish_reason: str | None) -> str:
-    """The model's reply, which is the only one of its output messages."""
+    """The model's reply, which is its only output message."""
     return json_of([{**_message(reply), "finish_reason": finish_reason or "stop"}])
 
 
 def instructions_of(text: str) -> str:
-    """What the model was told to be."""
+    """The system prompt."""
     return json_of([{"type": "text", "content": text}])
 
 
@@ -71,7 +71,7 @@ def _part(part: Text | Image | File) -> dict[str, Any]:
     if isinstance(part, Text):
         return {"type": "text", "content": part.text}
     about = {"modality": "image" if isinstance(part, Image) else "file", "mime_type": part.media_type}
-    # The bytes of a file do not belong into a trace; where it lies does.
+    # The bytes of a file do not belong in a trace; its location does.
     if part.url.lower().startswith("data:"):
         return {"type": "blob", **about, "content": f"({len(part.url)} characters left out)"}
     return {"type": "uri", **about, "uri": part.url}

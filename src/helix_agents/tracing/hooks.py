@@ -41,17 +41,17 @@ _MS = 1_000_000
 
 
 class OpenTelemetryHooks(Hooks[Any, Any]):
-    """Writes every run as spans of OpenTelemetry's GenAI conventions: `invoke_agent`, `chat` and `execute_tool`; and
+    """Writes every run as spans of OpenTelemetry's GenAI conventions (`invoke_agent`, `chat` and `execute_tool`), and
     measures it.
 
-    A conversation is one trace, with its suspensions, its sub-agents and whoever goes on with it after a crash; its id
-    is `tracing_context.trace_id` of the session. Spans that your tools and the model's client make are below the span
-    of the call they are made in. Give it to the executor, once: it sees every agent there.
+    A conversation is one trace, including its suspensions, its sub-agents and the attempts that continue it after a
+    crash; its id is `tracing_context.trace_id` of the session. Spans that your tools and the model's client create are
+    below the span of the call in which they are created. Pass it to the executor, once: it sees every agent there.
 
     Args:
-        tracer_provider: Where spans go; by default to the provider that your program has set.
-        meter_provider: Where metrics go, of models, tools and runs; the same.
-        capture_content: Whether prompts, replies, arguments, results and the texts of errors are written, too. By
+        tracer_provider: Where spans go. Defaults to the provider that your program has set.
+        meter_provider: Where metrics of models, tools and runs go. Same default.
+        capture_content: Whether to write prompts, replies, arguments, results and the texts of errors as well. By
             default only if the environment says so (`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true`).
         attributes: More attributes for every span of a run: `lambda ctx: {"user.id": ctx.user_id or ""}`.
     """
@@ -169,10 +169,10 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
             self._write_result(span, outcome)
 
     def after_tool(self, ctx: RunContext[Any, Any], event: AfterToolEvent) -> None:
-        """A function has a span from around it; any other call gets its own now."""
+        """A function has a span from its `around_tool`; any other call gets its span now."""
         self._meters.call_done(ctx, event)
         if event.ran_by != "function":
-            # Times come in milliseconds: what happened within the last of them is part of it. A result that an earlier
+            # Times are in milliseconds: what happened within the last one is part of it. A result that an earlier
             # version left does not say when it came.
             now = time.time_ns()
             ended = min((event.ended_at + 1) * _MS, now) if event.ended_at else now
@@ -189,7 +189,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
             span.end()
 
     def on_tool_unsettled(self, ctx: RunContext[Any, Any], event: ToolUnsettledEvent) -> None:
-        """The agents that work for the call have spans below it, whether or not anybody comes back to it."""
+        """The agents that work on the call have spans below it, whether or not the call is ever continued."""
         if event.waits and event.ran_by == "client":
             self._meters.call_waits(ctx, event.tool_name)
         if event.errand is not None:
@@ -201,7 +201,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
     # -- how spans are made
 
     def _start_run(self, ctx: RunContext[Any, Any], status: str, steps: int) -> Span | None:
-        """The span of a run that is over, from the beginning of its first attempt."""
+        """The span of a run that is over, from the start of its first attempt."""
         told = ctx.trace
         if told is None or not self._spans.are_wanted:
             return None
@@ -224,8 +224,8 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
         )
 
     def _start_call(self, ctx: RunInfo, event: AfterToolEvent | ToolUnsettledEvent, begun: int) -> Span | None:
-        """The span of a call that no function here was run for. One that waited since an earlier run was open in this
-        run since that began."""
+        """The span of a call for which no function ran here. If it has waited since an earlier run, its span in this
+        run starts with the run."""
         told = ctx.trace
         if told is None:
             return None
@@ -265,7 +265,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
         return {**of_run(ctx, told), **(self._own(ctx) if self._own is not None else {})}
 
     def _links(self, told: RunTrace) -> list[Link]:
-        """To the run before this one, and to whoever asked for it from within a trace of its own."""
+        """Links to the run before this one, and to the caller that requested it from within its own trace."""
         links: list[Link] = []
         if told.previous_run_id is not None:
             before = self._spans.context_of(_run(told.previous_run_id, told))
@@ -276,7 +276,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
         return links
 
     def _point_to_run(self, ctx: RunInfo) -> None:
-        """Whoever asked for a run within a trace of its own finds it from there."""
+        """Link the caller's own trace, if it requested the run from within one, to the run."""
         caller, told = trace.get_current_span(), ctx.trace
         if told is None or told.errand is not None or not caller.is_recording() or not self._spans.are_wanted:
             return
@@ -297,7 +297,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
             raise
 
     def _fail(self, span: Span, kind: str, error: object) -> None:
-        """What went wrong by its name; what it says may quote anything."""
+        """Record what went wrong by its name; the error's text may quote anything."""
         span.set_attribute("error.type", kind)
         said = contents.json_of(str(error) if isinstance(error, BaseException) else error) if self._contents else None
         span.set_status(Status(StatusCode.ERROR, said))
@@ -325,7 +325,7 @@ def _run(run_id: str, told: RunTrace) -> Place:
 
 
 def _above_run(ctx: RunInfo, told: RunTrace) -> Place:
-    """What a run hangs below: the call that it works for, or what another service said; else it is a top of its own."""
+    """What a run hangs below: the call that it works for, or what another service said; else it is a root span."""
     if told.errand is not None:
         return Place(told.trace_id, span_id_of_errand(told.errand))
     return Place(told.trace_id, told.parent_span_id if ctx.parent_session_id is None else None)

@@ -16,7 +16,7 @@ _TOKENS = tuple(float(4**n) for n in range(14))
 
 
 class Meters:
-    """Measures what hooks tell; a program that has set up no meters pays nothing for it."""
+    """Measures what hooks report; a program without a meter provider pays nothing for it."""
 
     def __init__(self, provider: MeterProvider | None = None) -> None:
         meter = metrics.get_meter(SCOPE, meter_provider=provider)
@@ -41,7 +41,7 @@ class Meters:
         self._waits = meter.create_histogram(
             "helix.run.wait",
             unit="s",
-            description="How long a run waited until somebody drove it.",
+            description="How long a run waited until a process drove it.",
             explicit_bucket_boundaries_advisory=_LONG,
         )
         self._tools = meter.create_histogram(
@@ -53,7 +53,7 @@ class Meters:
         self._suspended = meter.create_counter(
             "helix.tool.suspended",
             unit="{call}",
-            description="Calls that a run left for somebody to answer.",
+            description="Calls that a run left to be answered.",
         )
 
     def answered(self, nanoseconds: int, about: Attributes, event: AfterLLMCallEvent) -> None:
@@ -66,11 +66,11 @@ class Meters:
             self._tokens.record(event.usage.completion, {**told, "gen_ai.token.type": "output"})
 
     def gave_no_answer(self, nanoseconds: int, about: Attributes, problem: str) -> None:
-        """A model was asked in vain."""
+        """A model was asked but did not answer."""
         self._duration.record(nanoseconds / 1e9, {**about, "error.type": problem})
 
     def run_began(self, ctx: RunInfo, now_ms: int) -> None:
-        """Somebody drives a run, for the first time."""
+        """A run is driven for the first time."""
         if ctx.trace is not None and ctx.attempt == 1:
             since = ctx.trace.started_at if ctx.trace.queued_at is None else ctx.trace.queued_at
             self._waits.record(
@@ -78,12 +78,12 @@ class Meters:
             )
 
     def run_ended(self, ctx: RunInfo, status: str, duration_ms: int, problem: str | None = None) -> None:
-        """A run is over, or waits for somebody."""
+        """A run is over, or waits for an answer."""
         about = {**_of(ctx), "helix.run.status": status}
         self._runs.record(max(duration_ms, 0) / 1000, about if problem is None else {**about, "error.type": problem})
 
     def call_done(self, ctx: RunInfo, event: AfterToolEvent) -> None:
-        """A call has its result; how long a person or a client took, only usage knows."""
+        """A call has its result; how long a person or a client took is only in the usage."""
         if event.ran_by not in ("function", "agent"):
             return
         about = {**_of(ctx), "gen_ai.tool.name": event.tool_name, "helix.tool.ran_by": event.ran_by}
@@ -92,7 +92,7 @@ class Meters:
         self._tools.record(max(event.duration_ms, 0) / 1000, about)
 
     def call_waits(self, ctx: RunInfo, tool_name: str) -> None:
-        """A run ends because a call needs somebody."""
+        """A run ends because a call waits for an answer."""
         self._suspended.add(1, {**_of(ctx), "gen_ai.tool.name": tool_name})
 
 

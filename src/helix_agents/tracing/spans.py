@@ -1,8 +1,8 @@
-"""Spans under ids that were settled before they were made, so that any process can name the parent of its own.
+"""Spans under ids that were decided before the spans exist, so that any process can name the parent of its own.
 
-A span is exported when it ends, and in one piece. A run may be begun by one process, worked on by others and ended by
-yet another; so nobody holds its span open: whoever sees its end makes it, from its beginning on, under the id that
-everybody who worked for it took for its parent.
+A span is exported when it ends, and in one piece. A run may be started by one process, driven by others and ended by
+yet another, so no process holds its span open: the process that sees the end creates it, with its start time, under the
+id that all others have used as their parent.
 """
 
 import logging
@@ -33,7 +33,7 @@ _MOST_WRAPPERS = 4
 
 
 class Place(NamedTuple):
-    """A span by its ids, in hexadecimal digits; without a span it is the top of its trace."""
+    """A span by its ids, in hexadecimal digits; without a span, the top of its trace."""
 
     trace_id: str
     span_id: str | None = None
@@ -51,7 +51,7 @@ class _Sampling(Protocol):
 
 
 class _SdkTracer(Protocol):
-    """What a tracer of the SDK has beside its API: who draws its ids, and who decides what is recorded."""
+    """What a tracer of the SDK has beyond its API: the generator of its ids, and the sampler."""
 
     id_generator: _IdGenerator
     sampler: _Sampling
@@ -61,7 +61,7 @@ _wanted: ContextVar[tuple[int, int | None] | None] = ContextVar("helix_span_ids"
 
 
 class _ChosenIds:
-    """Gives a span the ids that were chosen for it, and all others what they would have had."""
+    """Gives a span the ids that were chosen for it, and all others the ids they would have had."""
 
     def __init__(self, others: _IdGenerator) -> None:
         self._others = others
@@ -79,7 +79,7 @@ class _ChosenIds:
 
 
 class Spans:
-    """Makes spans in the traces of conversations, with the tracer of whichever provider the program has."""
+    """Creates spans in the traces of conversations, with the tracer of the program's provider."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._given = provider
@@ -107,7 +107,7 @@ class Spans:
         links: Sequence[Link] = (),
         start_time: int | None = None,
     ) -> Span:
-        """Begin a span below another one, which need not be there yet; under an id that was chosen, if one was."""
+        """Start a span below another one, which need not exist yet; under a chosen id, if one is given."""
         above = INVALID_SPAN if below.span_id is None else NonRecordingSpan(self.context_of(below))
         before = _wanted.set((int(below.trace_id, 16), None if span_id is None else int(span_id, 16)))
         try:
@@ -125,14 +125,14 @@ class Spans:
             _wanted.reset(before)
 
     def context_of(self, place: Place) -> SpanContext:
-        """A span that some process makes, or has made, for those who are below it or point to it."""
+        """A span that some process creates, or has created, for spans below it or links to it."""
         trace_id = int(place.trace_id, 16)
         flags = TraceFlags(TraceFlags.SAMPLED if self._is_sampled(trace_id) else TraceFlags.DEFAULT)
         return SpanContext(trace_id, int(place.span_id or "0", 16), is_remote=True, trace_flags=flags)
 
     def _is_sampled(self, trace_id: int) -> bool:
-        """What becomes of the top of the trace: a sampler that goes by the trace's id says the same in every process,
-        and what is below follows it."""
+        """Whether the top of the trace is sampled: a sampler that goes by the trace's id decides the same in every
+        process, and spans below follow it."""
         if self._sdk is None:
             return True
         result = self._sdk.sampler.should_sample(Context(), trace_id, "invoke_agent", kind=SpanKind.INTERNAL, links=())
@@ -141,27 +141,27 @@ class Spans:
     def _take(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer(SCOPE)
-        # An SDK that the environment switched off gives out tracers of the API.
+        # An SDK that is switched off by the environment returns tracers of the API.
         self._is_off = isinstance(provider, trace.ProxyTracerProvider) or type(self._tracer) is trace.NoOpTracer
         self._sdk = None
         tracer: Any = self._tracer
         for _ in range(_MOST_WRAPPERS):
             if tracer is None or (hasattr(tracer, "id_generator") and hasattr(tracer, "sampler")):
                 break
-            # Some libraries put a tracer of their own around the SDK's.
+            # Some libraries wrap the SDK's tracer in their own.
             tracer = getattr(tracer, "tracer", None) or getattr(tracer, "_tracer", None)
         if tracer is not None and hasattr(tracer, "id_generator") and hasattr(tracer, "sampler"):
             self._sdk = cast("_SdkTracer", tracer)
             if not isinstance(self._sdk.id_generator, _ChosenIds):
                 self._sdk.id_generator = _ChosenIds(self._sdk.id_generator)
         elif not self._is_off:
-            # Spans of one conversation share a trace then, but their parents are not found.
+            # Spans of one conversation then share a trace, but their parents are not found.
             cure = "use the TracerProvider of opentelemetry-sdk"
             log_event("tracing.ids_not_chosen", logging.WARNING, provider=type(provider).__qualname__, cure=cure)
 
 
 @contextmanager
 def current(span: Span) -> Generator[None]:
-    """While the block lasts, spans that others make are below this one; it ends with the block."""
+    """While the block lasts, spans that others create are below this one; it ends with the block."""
     with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         yield

@@ -1,1 +1,1 @@
-"""Where workspaces come from: the memory of a process, or a folder of its machine."""
+"""Where workspaces come from: the memory of a process, or a folder on its machine."""

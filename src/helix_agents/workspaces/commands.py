@@ -1,4 +1,4 @@
-"""A command in a shell: its output kept as far as somebody reads it, and nothing of it left behind when it is over."""
+"""A command in a shell: as much of its output as can be read is kept, and nothing is left running when it is over."""
 
 import asyncio
 import os
@@ -12,14 +12,14 @@ from helix_agents.ports.workspaces import CommandResult
 SHELL = "/bin/sh"
 
 _LAST_WORDS_SECONDS = 1.0
-"""How long to wait for the end of an output whose command has ended: somebody who left its group may hold on to it."""
+"""How long to wait for the end of an output after its command has ended: a process that left the group may hold it."""
 
 
 async def run_command(
     command: str, *, folder: Path, env: Mapping[str, str], timeout_seconds: float, most_bytes: int
 ) -> CommandResult:
-    """Run a command with all it starts in a group of its own, which is killed when the command has ended, when its time
-    is over, and when whoever waits for it is cancelled."""
+    """Run a command with everything it starts in its own process group, which is killed when the command has ended,
+    when its time is up, and when the caller is cancelled."""
     reading, writing = os.pipe()
     heard = _Output(most_bytes)
     with os.fdopen(reading, "rb", buffering=0) as pipe:
@@ -45,7 +45,7 @@ async def run_command(
 
 
 async def _ended(process: asyncio.subprocess.Process, timeout_seconds: float) -> int | None:
-    """The exit code of a command; None where its time was over before."""
+    """The exit code of a command; None if its time was up first."""
     try:
         async with asyncio.timeout(timeout_seconds):
             return await process.wait()
@@ -55,12 +55,12 @@ async def _ended(process: asyncio.subprocess.Process, timeout_seconds: float) ->
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         if process.returncode is None:
-            # It is dead, and somebody has to take note of it.
+            # It is dead, but its end has to be collected.
             await asyncio.shield(process.wait())
 
 
 class _Output(asyncio.Protocol):
-    """The beginning and the end of what a command writes; what is between them is counted."""
+    """The beginning and the end of what a command writes; the bytes in between are counted."""
 
     def __init__(self, most_bytes: int) -> None:
         self._half = most_bytes // 2

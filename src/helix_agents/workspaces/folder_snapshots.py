@@ -1,4 +1,4 @@
-"""What the files of a folder were at times: a list for each time, and every content once, by its digest."""
+"""Earlier states of a folder's files: a list for each snapshot, and every content once, by its digest."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Kept(Record):
-    """One entry of a snapshot: a folder, a file with the digest of its content, or a link with what it says."""
+    """One entry of a snapshot: a folder, a file with the digest of its content, or a link with its target."""
 
     name: str
     mode: int
@@ -44,7 +44,7 @@ class _Snapshot(Record):
 
 
 class FolderSnapshots:
-    """The snapshots of one workspace, in its own folder beside its files. All of it blocks, and is for a thread."""
+    """The snapshots of one workspace, in its own folder beside its files. All methods block: call them in a thread."""
 
     def __init__(self, folder: GuardedFolder, most_bytes: int) -> None:
         self._folder = folder
@@ -72,12 +72,12 @@ class FolderSnapshots:
         return ()
 
     def delete(self, name: str) -> None:
-        """Forget a list; contents are shared with others, and go with the workspace."""
+        """Delete a list; contents are shared with other snapshots, and are deleted with the workspace."""
         with suppress(FileNotFoundError), self._folder.alone() as home, opened(SNAPSHOTS, within=home) as snapshots:
             os.unlink(name + _SUFFIX, dir_fd=snapshots)
 
     def restore(self, name: str | None, source: GuardedFolder) -> None:
-        """Empty the files and fill them again; one that was cut short is done again by whoever comes next."""
+        """Empty the folder and fill it again; a restore that was cut short is done again by the next caller."""
         with self._folder.alone() as home, source.home() as theirs:
             entries: tuple[_Kept, ...] = ()
             if name is not None:
@@ -96,7 +96,7 @@ class FolderSnapshots:
 
 
 class _Keeping:
-    """Takes up what is in a folder, content by content, as long as it is not too much."""
+    """Collects what is in a folder, content by content, as long as it is not too much."""
 
     def __init__(self, workspace: str, objects: int, aside: int, most_bytes: int) -> None:
         self._workspace = workspace
@@ -127,8 +127,8 @@ class _Keeping:
             if self._left < 0:
                 raise WorkspaceFailedError(
                     self._workspace,
-                    f"its files have more than {self._most_bytes:,} bytes, and no snapshot is made of so much; "
-                    "give LocalWorkspaces(snapshot_bytes=…) if one should be.",
+                    f"its files have more than {self._most_bytes:,} bytes, which is too much for a snapshot; "
+                    "to allow more, give LocalWorkspaces(snapshot_bytes=…).",
                 )
             digest = file_digest(reading, "sha256").hexdigest()
             if not _is_there(self._objects, digest):

@@ -1,8 +1,8 @@
-"""A folder that nobody gets out of: every name of a path is opened within the folder before it, and links are refused.
+"""A folder that cannot be escaped: each name of a path is opened within the folder before it, and links are refused.
 
-A path is never handed to the system as a whole. Each folder on the way is opened by its name in the one before it,
-which is open, and a link is not followed. So there is no moment between looking and doing in which a folder could be
-exchanged for a link: what was opened stays what it is, and what is not opened yet is looked at when it is.
+A path is never passed to the system as a whole. Each folder on the way is opened by its name within the one before it,
+which is already open, and links are not followed. So there is no moment between checking and acting in which a folder
+could be exchanged for a link: what is open stays what it is, and the rest is checked as it is opened.
 """
 
 import errno
@@ -22,17 +22,17 @@ from helix_agents.ports.workspaces import FileInfo
 FILES = "files"
 ASIDE = "aside"
 LOCK = "lock"
-"""What a workspace's own folder has in it: its files, a place for what is being written, and what writers wait at."""
+"""What a workspace's own folder contains: its files, a place for files being written, and the lock for writers."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe that somebody left there would otherwise be waited for.
+# Otherwise, opening a pipe that was left there would block.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _SENTENCES = {
     errno.ENOENT: "there is no such file or folder.",
-    errno.ENOTDIR: "a part of the path is no folder, or a link, which is not followed.",
+    errno.ENOTDIR: "a part of the path is not a folder, or is a link, which is not followed.",
     errno.ELOOP: "it is a link, which is not followed.",
     errno.EISDIR: "it is a folder.",
     errno.ENOTEMPTY: "the folder is not empty.",
@@ -46,7 +46,7 @@ _SENTENCES = {
 
 @contextmanager
 def telling(path: str) -> Generator[None]:
-    """Say what the system refused in a sentence about this path."""
+    """Turn an error of the system into a sentence about this path."""
     try:
         yield
     except OSError as problem:
@@ -56,7 +56,7 @@ def telling(path: str) -> Generator[None]:
 
 @contextmanager
 def opened(name: str | Path, flags: int = _FOLDER, *, within: int | None = None, mode: int = 0o666) -> Generator[int]:
-    """Something open, until the block ends."""
+    """An open file or folder, until the block ends."""
     found = os.open(name, flags, mode, dir_fd=within)
     try:
         yield found
@@ -65,14 +65,14 @@ def opened(name: str | Path, flags: int = _FOLDER, *, within: int | None = None,
 
 
 class GuardedFolder:
-    """The files of one workspace, below `root / name`. All of it blocks, and is for a thread."""
+    """The files of one workspace, below `root / name`. All methods block: call them in a thread."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.root = root
         self.name = name
 
     def exists(self) -> bool:
-        """Whether the workspace was made, and is here."""
+        """Whether the workspace was created, and is here."""
         try:
             with self.home() as home, opened(FILES, within=home):
                 return True
@@ -80,7 +80,7 @@ class GuardedFolder:
             return False
 
     def make(self) -> None:
-        """Have the workspace's folders; those that are there stay as they are."""
+        """Create the workspace's folders; those that exist are left as they are."""
         self.root.mkdir(parents=True, exist_ok=True)
         with opened(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
             make_folder(root, self.name, 0o700)
@@ -89,13 +89,13 @@ class GuardedFolder:
                     make_folder(home, each, 0o777)
 
     def remove(self) -> None:
-        """Remove the workspace with everything in it, if it is there."""
+        """Delete the workspace with everything in it, if it exists."""
         with suppress(FileNotFoundError), opened(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
             shutil.rmtree(self.name, dir_fd=root)
 
     @contextmanager
     def home(self) -> Generator[int]:
-        """The workspace's own folder, open. The root is the operator's, and may be a link."""
+        """The workspace's own folder, open. The root belongs to the operator, and may be a link."""
         with (
             opened(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root,
             opened(self.name, within=root) as home,
@@ -104,7 +104,7 @@ class GuardedFolder:
 
     @contextmanager
     def alone(self) -> Generator[int]:
-        """The workspace's own folder, open, while no other process or thread writes through one of these."""
+        """The workspace's own folder, open, while no other process or thread writes through this class."""
         with self.home() as home, opened(LOCK, _LOCK_FILE, within=home) as at:
             fcntl.flock(at, fcntl.LOCK_EX)
             yield home
@@ -170,7 +170,7 @@ class GuardedFolder:
 
     @contextmanager
     def _beside(self, path: str, *, make: bool = False) -> Generator[tuple[int, str]]:
-        """The folder that something is in, open, and its name there."""
+        """The folder that contains something, open, and its name there."""
         parts = parts_of(path)
         if not parts:
             raise WorkspaceFileError(path, "this is the workspace itself; name something in it.")
@@ -193,13 +193,13 @@ class GuardedFolder:
 
 
 def make_folder(within: int, name: str, mode: int) -> None:
-    """Have a folder of this name, if nothing else has it."""
+    """Create a folder of this name, unless the name is taken."""
     with suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=within)
 
 
 def read_file(folder: int, name: str, path: str, most_bytes: int) -> bytes:
-    """A file in a folder that is open; refuses what is none, and what is too large."""
+    """A file in an open folder; anything that is not a file, or is too large, is refused."""
     with opened(name, _FILE, within=folder) as file:
         there = os.fstat(file)
         if not stat.S_ISREG(there.st_mode):
@@ -214,7 +214,7 @@ def read_file(folder: int, name: str, path: str, most_bytes: int) -> bytes:
 
 
 def write_file(folder: int, name: str, content: bytes, mode: int | None = None) -> None:
-    """A new file in a folder that is open, on the disk when this returns; one that was left there goes."""
+    """A new file in an open folder, on disk when this returns; a file that was left there is replaced."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     with opened(name, _NEW_FILE, within=folder) as file, os.fdopen(os.dup(file), "wb") as writing:
@@ -226,7 +226,7 @@ def write_file(folder: int, name: str, content: bytes, mode: int | None = None) 
 
 
 def walk(folder: int, above: Sequence[str] = (), *, deep: bool) -> Iterator[FileInfo]:
-    """What is in a folder that is open, and with `deep` in the folders in it, up to a depth that nobody needs."""
+    """What is in an open folder, with `deep` also in its subfolders, up to a generous depth."""
     with os.scandir(folder) as entries:
         names = sorted(each.name for each in entries)
     for name in names:
@@ -238,12 +238,12 @@ def walk(folder: int, above: Sequence[str] = (), *, deep: bool) -> Iterator[File
                 with opened(name, within=folder) as below:
                     yield from walk(below, path, deep=True)
         except OSError:
-            # It went away, or became something else, a moment ago.
+            # It was removed, or became something else, a moment ago.
             continue
 
 
 def info_of(path: str, there: os.stat_result) -> FileInfo:
-    """An entry as it is told of."""
+    """An entry as it is reported."""
     path = storable(path)
     if stat.S_ISREG(there.st_mode):
         return FileInfo(path=path, kind="file", size=there.st_size)

@@ -1,4 +1,4 @@
-"""Workspaces in the memory of one process, for tests and for agents whose files nobody needs afterwards."""
+"""Workspaces in the memory of one process, for tests and for agents whose files are not needed afterwards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,20 +19,20 @@ from helix_agents.ports.workspaces import (
 
 @dataclass
 class _Held:
-    """The files of a workspace by path, and what they were at times. A folder is there while something is in it."""
+    """The files of a workspace by path, and its snapshots. A folder exists while something is in it."""
 
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
     snapshots: dict[str, dict[str, bytes]] = field(default_factory=dict[str, dict[str, bytes]])
 
 
 class InMemoryWorkspaces:
-    """Workspaces that are gone with their process: `Workspace(InMemoryWorkspaces())`.
+    """Workspaces that last as long as their process: `Workspace(InMemoryWorkspaces())`.
 
-    They hold files and snapshots, and have no shell. A session that goes on in another process does not find its
-    workspace there, and is told so.
+    They hold files and snapshots, and have no shell. A session that continues in another process does not find its
+    workspace there, and gets an error that says so.
 
     Args:
-        name: How sessions refer to it; of several in one program each needs another one.
+        name: How sessions refer to it. If a program has several, each needs its own name.
     """
 
     capabilities: frozenset[WorkspaceCapability] = frozenset({"fs", "snapshot"})
@@ -59,7 +59,7 @@ class InMemoryWorkspaces:
         self._held.pop(owner.key if ref is None else ref.ref, None)
 
     async def close(self) -> None:
-        """Nothing is open; what is held stays until the process ends."""
+        """Nothing is open; the files are kept until the process ends."""
 
 
 _: type[WorkspaceProvider] = InMemoryWorkspaces
@@ -70,7 +70,7 @@ def _find(held: dict[str, _Held], ref: WorkspaceRef) -> _Held:
     if found is None:
         raise WorkspaceFailedError(
             ref.ref,
-            "it was in the memory of the process that opened it, and is in no other. Where sessions move between "
+            "it was in the memory of the process that opened it, and is in no other. If sessions move between "
             "processes, or outlive them, use LocalWorkspaces on a disk that all of them see.",
         )
     return found
@@ -152,7 +152,7 @@ class _Files:
             raise WorkspaceFileError(path, "it is a folder.")
         for level in range(1, len(parts)):
             if "/".join(parts[:level]) in self._files:
-                raise WorkspaceFileError(path, f"{'/'.join(parts[:level])!r} is a file, and no folder.")
+                raise WorkspaceFileError(path, f"{'/'.join(parts[:level])!r} is a file, not a folder.")
         return name
 
 

@@ -1,4 +1,4 @@
-"""Workspaces as folders of this machine, with a shell that runs as whoever runs this process."""
+"""Workspaces as folders on this machine, with a shell that runs as the user of this process."""
 
 import asyncio
 import os
@@ -31,21 +31,22 @@ _REF = re.compile(r"[a-z0-9-]{1,100}")
 class LocalWorkspaces:
     """Workspaces in folders below a root: `Workspace(LocalWorkspaces("work"), capabilities=["fs", "shell"])`.
 
-    Tools for files reach nothing outside a workspace. **The shell is not isolated**: a command may do whatever the user
-    may who runs this process, read other workspaces and reach the network. Let a person approve commands, or run the
-    whole process in a container that holds nothing else. Of the process's environment a command sees nothing but what
-    is given here, and a `PATH`; its home is the workspace.
+    File tools reach nothing outside a workspace. **The shell is not isolated**: a command may do whatever the user of
+    this process may do, read other workspaces and reach the network. Let a person approve commands, or run the whole
+    process in a container that holds nothing else. Of the process's environment, a command sees only a `PATH` and what
+    is given here; its home is the workspace.
 
-    Sessions that move between machines need a root that all of them see.
+    Sessions that move between machines need a root that all of them can see.
 
     Args:
-        root: The folder in which each workspace has a folder, from the module that defines this on; made when needed.
-        env: What commands find in their environment.
-        name: How sessions refer to it; of several in one program each needs another one.
-        snapshot_bytes: The most that is kept of a workspace in one snapshot; of a larger one none is made.
+        root: The folder in which each workspace gets a folder, relative to the module that defines this; created when
+            needed.
+        env: The environment variables of commands.
+        name: How sessions refer to it. If a program has several, each needs its own name.
+        snapshot_bytes: The largest workspace to make a snapshot of; no snapshot is made of a larger one.
 
     Raises:
-        DefinitionError: it could not work; says why.
+        DefinitionError: the settings could not work; the message says why.
     """
 
     capabilities: frozenset[WorkspaceCapability] = frozenset({"fs", "shell", "snapshot"})
@@ -59,12 +60,12 @@ class LocalWorkspaces:
         snapshot_bytes: int = 256_000_000,
     ) -> None:
         if not isinstance(cast("object", root), str | Path) or not str(root):
-            raise DefinitionError(_SUBJECT, f'root={root!r} is no folder; write LocalWorkspaces("work").')
+            raise DefinitionError(_SUBJECT, f'root={root!r} is not a folder; write LocalWorkspaces("work").')
         if os.open not in os.supports_dir_fd or not hasattr(os, "O_NOFOLLOW"):
             raise DefinitionError(_SUBJECT, "this system cannot open files so that no link leads out of a folder.")
         for key, value in cast("Mapping[object, object]", env or {}).items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise DefinitionError(_SUBJECT, f"env[{key!r}]={value!r} is no text.")
+                raise DefinitionError(_SUBJECT, f"env[{key!r}]={value!r} is not a string.")
         check_whole(_SUBJECT, "snapshot_bytes", snapshot_bytes, 1)
         self.root = beside_the_caller(__name__) / root
         self.provider_id = name
@@ -105,9 +106,9 @@ class LocalWorkspaces:
         """Nothing is open between two calls."""
 
     def folder(self, name: str) -> GuardedFolder:
-        """The folder of a workspace, by the name that refs have of it."""
+        """The folder of a workspace, by its name in refs."""
         if not _REF.fullmatch(name):
-            raise WorkspaceFailedError(name, "this is no name of a workspace.")
+            raise WorkspaceFailedError(name, "this is not the name of a workspace.")
         return GuardedFolder(self.root, name)
 
     def kept(self, ref: WorkspaceRef) -> FolderSnapshots:

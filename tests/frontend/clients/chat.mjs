@@ -65,7 +65,7 @@ await serveTabs(({ api, id, headers }) => {
   }
 
   const commands = {
-    send: ({ text }) => chat.sendMessage({ text }),
+    send: ({ text, message, body }) => chat.sendMessage(message ?? { text }, { body }),
     approve: ({ approvalId, approved, reason }) => chat.addToolApprovalResponse({ id: approvalId, approved, reason }),
     output: ({ tool, toolCallId, output }) => chat.addToolOutput({ tool, toolCallId, output }),
     resume: () => chat.resumeStream(),

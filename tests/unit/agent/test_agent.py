@@ -159,8 +159,8 @@ def test_a_compaction_that_could_not_work_is_refused() -> None:
     assert Compaction(above_tokens=1_000).kept == 250
     assert Compaction(above_tokens=1_000, keep_tokens=0).kept == 0
     for wrong, teaches in (
-        ({"above_tokens": 0}, "above_tokens=0 has to be a whole number from 1 on"),
-        ({"above_tokens": 1_000, "keep_tokens": -1}, "keep_tokens=-1 has to be a whole number from 0 on"),
+        ({"above_tokens": 0}, "above_tokens=0 has to be a whole number of at least 1"),
+        ({"above_tokens": 1_000, "keep_tokens": -1}, "keep_tokens=-1 has to be a whole number of at least 0"),
         ({"above_tokens": 1_000, "keep_tokens": 1_000}, "leaves nothing to summarise above 1000"),
         ({"above_tokens": 1_000, "instructions": " "}, "instructions=' ' has to be a text"),
     ):
@@ -269,7 +269,7 @@ def test_state_that_does_not_fit_is_refused_and_the_error_names_the_cure(migrate
     with pytest.raises(StateSchemaChangedError, match=says) as refused:
         given.load_state({"queries": 3}, 1)
     assert (refused.value.agent, refused.value.version, refused.value.stored_version) == ("writer", 2, 1)
-    assert "migrate_state=(old, from_version) -> new" in str(refused.value)
+    assert "migrate_state=…, a function (old, from_version) -> new" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -354,21 +354,21 @@ class YieldingHooks(Hooks):
         ({"model": "anthropic:"}, "names no provider"),
         ({"model": object()}, "neither a name like"),
         ({"model": None}, "neither a name like"),
-        ({"version": 0}, "version=0 has to be a whole number from 1"),
+        ({"version": 0}, "version=0 has to be a whole number of at least 1"),
         ({"max_steps": 0}, "max_steps=0 has to be"),
         ({"max_steps": 2.5}, "max_steps=2.5 has to be"),
         ({"max_steps": True}, "max_steps=True has to be"),
         ({"retries": -1}, "retries=-1 has to be"),
         ({"output_retries": -1}, "output_retries=-1 has to be"),
-        ({"instructions": None}, "instructions is a text, or a function"),
+        ({"instructions": None}, "instructions has to be a text, or a function"),
         ({"compaction": 100_000}, r"compaction=100000 is not a Compaction\(above_tokens="),
         ({"compaction": Compaction(above_tokens=9, model="haiku")}, "compaction of Agent .* names no provider"),
         ({"tools": [search.function], "state": Notes}, "decorate it with @tool"),
         ({"tools": ["search"]}, "'search' in tools is not a tool"),
         ({"tools": [ask_human]}, r"ask_human in tools is not a tool.*ask_human\(\)"),
-        ({"tools": [Agent(name="other", model="openai:gpt-5")]}, r"another agent as its \.as_tool\(\)"),
+        ({"tools": [Agent(name="other", model="openai:gpt-5")]}, r"another agent with its \.as_tool\(\)"),
         ({"tools": search}, "not a list of tools"),
-        ({"tools": [logged(search)], "state": Notes}, "another decorator stands above its @tool; put @tool on top"),
+        ({"tools": [logged(search)], "state": Notes}, "another decorator is above its @tool; put @tool on top"),
         ({"tools": [search, another_search], "state": Notes}, "two tools are called 'search'"),
         ({"tools": [ask_human("a?"), ask_human("b?")]}, "two tools are called 'ask_human'; rename one with name="),
         (
@@ -378,21 +378,21 @@ class YieldingHooks(Hooks):
         ({"tools": [search], "state": Report}, r"works on ToolContext\[Notes\], but the agent has state=Report"),
         ({"tools": [hand_in]}, "'hand_in' finishes with Report.*give it output=Report"),
         ({"state": Report}, "every field needs a default.*title, body have none"),
-        ({"output": object()}, "not a type a model could fill in"),
+        ({"output": object()}, "not a type that a model could fill in"),
         ({"description": 5}, "description=5 is not a string"),
         ({"stop_when": 5}, "stop_when=5 is not a function"),
-        ({"stop_when": ends_in_vain}, "stop_when is async, but nobody waits for it"),
+        ({"stop_when": ends_in_vain}, "stop_when is async, but it is not awaited"),
         ({"stop_when": yields}, "stop_when is a generator"),
-        ({"migrate_state": ends_in_vain}, "migrate_state is async, but nobody waits for it"),
+        ({"migrate_state": ends_in_vain}, "migrate_state is async, but it is not awaited"),
         ({"persistent_agents": PersistentAgent(Agent(name="other", model="openai:gpt-5"))}, "is not a list"),
         ({"hooks": Audit}, "did you mean to create one"),
         ({"hooks": [print]}, "not a Hooks object"),
         ({"hooks": Hooks(on_message=yields)}, "hook on_message is a generator"),
         ({"hooks": YieldingHooks()}, "hook after_tool is a generator"),
         ({"hooks": Hooks(on_message=cast("Any", "log"))}, "hook on_message='log' is not a function"),
-        ({"session_ttl": True}, "session_ttl=True is not a length of time"),
-        ({"session_ttl": 0}, "session_ttl=0 is not a length of time"),
-        ({"pending_deadline": -1}, "pending_deadline=-1 is not a length of time"),
+        ({"session_ttl": True}, "session_ttl=True is not a duration"),
+        ({"session_ttl": 0}, "session_ttl=0 is not a duration"),
+        ({"pending_deadline": -1}, "pending_deadline=-1 is not a duration"),
     ],
 )
 def test_an_agent_that_cannot_work_is_refused_with_a_reason(options: dict[str, Any], teaches: str) -> None:
@@ -444,10 +444,10 @@ def test_type_arguments_can_be_read_back() -> None:
 def test_a_companion_is_an_agent_with_a_mode_there_is() -> None:
     other = Agent(name="other", model="openai:gpt-5")
     wrong: Any = "nonblocking"
-    with pytest.raises(DefinitionError, match=r'mode=.nonblocking. means nothing; there is "blocking", "non_blocking"'):
+    with pytest.raises(DefinitionError, match=r'mode=.nonblocking. is not one of "blocking", "non_blocking"'):
         PersistentAgent(other, mode=wrong)
     name: Any = "other"
-    with pytest.raises(DefinitionError, match=r"PersistentAgent\('other'\): it is given an agent"):
+    with pytest.raises(DefinitionError, match=r"PersistentAgent\('other'\): it has to be given an Agent"):
         PersistentAgent(name)
 
 

@@ -6,8 +6,8 @@ import pytest
 from helix_agents import Agent, Budget, Executor, Failed, Memory, MemoryGeneration, ScriptedModel
 from helix_agents.domain.budgets import Spending, Spent
 from helix_agents.domain.errors import DefinitionError
-from helix_agents.domain.usage import TokenCount
-from helix_agents.ports.prices import price_of
+from helix_agents.domain.usage import SourceTotal, TokenCount
+from helix_agents.ports.prices import cost_of, price_of
 from helix_agents.testing import call
 
 MILLION = TokenCount(prompt=800_000, completion=200_000, cached=400_000, total=1_000_000)
@@ -29,13 +29,13 @@ def _keys(model: str, tokens: TokenCount) -> float:
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
-        (250, "is no Budget"),
+        (250, "is not a Budget"),
         (Budget(), "limits nothing"),
-        (Budget(tokens=0), "tokens=0 has to be a whole number from 1 on"),
+        (Budget(tokens=0), "tokens=0 has to be a whole number of at least 1"),
         (Budget(model_calls=True), "model_calls=True"),
         (Budget(cost_usd=float("nan")), "cost_usd=nan has to be a number of dollars"),
         (Budget(cost_usd=-1), "cost_usd=-1"),
-        (Budget(tokens=1, scope="session"), 'there is "run", "tree"'),  # pyright: ignore[reportArgumentType]
+        (Budget(tokens=1, scope="session"), 'is not one of "run", "tree"'),  # pyright: ignore[reportArgumentType]
     ],
 )
 async def test_a_budget_that_nobody_could_keep_is_refused_where_it_is_given(budget: Any, says: str) -> None:
@@ -50,18 +50,18 @@ async def test_a_budget_that_nobody_could_keep_is_refused_where_it_is_given(budg
 
 def test_a_limit_in_dollars_needs_a_price_for_every_model_that_may_spend_it() -> None:
     dollar = Budget(cost_usd=1)
-    with pytest.raises(DefinitionError, match="what model 'scripted' of 'writer' costs"):
+    with pytest.raises(DefinitionError, match="the price of model 'scripted' of 'writer' is unknown"):
         _agent(budget=dollar)
     assert _agent(budget=dollar, prices=_cent).budget == dollar
     helper = _agent(name="helper", model=ScriptedModel([], name="other"))
-    with pytest.raises(DefinitionError, match="what model 'other' of 'helper' costs"):
+    with pytest.raises(DefinitionError, match="the price of model 'other' of 'helper' is unknown"):
         _agent(budget=dollar, prices=_cent, tools=[helper.as_tool()])
     _agent(budget=Budget(cost_usd=1, scope="run"), prices=_cent, tools=[helper.as_tool()])
     with pytest.raises(DefinitionError, match="raised KeyError for model 'scripted'"):
         _agent(budget=dollar, prices=_keys)
     with pytest.raises(DefinitionError, match="prices is async"):
         _agent(prices=_asks_around)
-    with pytest.raises(DefinitionError, match="no number of dollars"):
+    with pytest.raises(DefinitionError, match="not a number of dollars"):
         _agent(budget=dollar, prices=lambda *_: "cheap")
 
 
@@ -161,3 +161,36 @@ def test_what_sub_agents_used_only_grows_and_is_settled_once() -> None:
     assert spent.at_work == {"a": three, "b": two}
     assert spent.total == spent.settled().total == Spending(tokens=7, model_calls=7)
     assert spent.settled().settled() == spent.settled()
+
+
+def _source(model: str, calls: int, tokens: TokenCount) -> SourceTotal:
+    return SourceTotal(source_type="tokens", source_name=model, calls=calls, tokens=tokens)
+
+
+def test_what_many_calls_cost_is_what_each_of_them_costs() -> None:
+    def tiers(model: str, tokens: TokenCount) -> float:
+        return 1.0 + tokens.prompt * (2.0 if tokens.prompt > 1_000 else 1.0)
+
+    assert cost_of(_source("house", 1, TokenCount(prompt=10)), tiers) == 11
+    assert cost_of(_source("house", 3, TokenCount(prompt=1_000)), tiers) == 3 + 1_000
+    assert cost_of(_source("house", 3, TokenCount(prompt=6_000)), tiers) == 3 + 12_000
+    assert cost_of(_source("house", 0, TokenCount()), tiers) == 1
+    assert cost_of(_source("house", 2, TokenCount(prompt=10))) is None
+    listed, alone = TokenCount(prompt=300_000, completion=3_000), TokenCount(prompt=100_000, completion=1_000)
+    assert cost_of(_source("google:gemini-2.5-pro", 3, listed)) == pytest.approx(
+        3 * (price_of("google:gemini-2.5-pro", alone) or 0)
+    )
+
+
+async def test_usage_says_what_models_cost_that_have_a_price_without_any_budget() -> None:
+    child = _agent(name="child", model=ScriptedModel(["Found."], name="dear"), prices=lambda *_: 0.3)
+    strange = _agent(name="strange", model=ScriptedModel(["What?"], name="nobody's"), prices=_keys)
+    tools = [child.as_tool(), strange.as_tool()]
+    script = [call("subagent__child", {"message": "Look"}), call("subagent__strange", {"message": "Look"}), "Done."]
+    head = _agent(name="head", model=ScriptedModel(script), tools=tools, prices=_cent)
+    async with Executor.open("memory://", agents=[head]) as helix:
+        run = await helix.execute(head, "Go", "s-1")
+        assert await run.output() == "Done."
+        used = await run.usage()
+    assert used.cost_usd == pytest.approx(0.33)
+    assert used.unpriced == ("nobody's",)

@@ -139,5 +139,5 @@ def test_an_output_stored_before_the_type_changed_is_refused_by_name() -> None:
 
 
 def test_a_type_that_no_model_could_fill_in_is_refused() -> None:
-    with pytest.raises(DefinitionError, match=r"not a type a model could fill in: [^\n`]*\.$"):
+    with pytest.raises(DefinitionError, match=r"not a type that a model could fill in: [^\n`]*\.$"):
         OutputType(object(), "Agent 'x'")

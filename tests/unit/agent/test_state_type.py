@@ -143,7 +143,7 @@ def test_a_session_cannot_start_with_a_state_that_does_not_fit(given: Any, says:
         (NeedsData, "count has none"),
         (WrongDefault, "defaults do not survive being stored: queries: Input should be a valid array"),
         (Unstorable, "defaults do not survive being stored"),
-        (Secretive, "hand secrets to tools as deps"),
+        (Secretive, "give secrets to tools as deps"),
         (Frozen, "it is frozen"),
         (FrozenData, "it is frozen"),
         (Names, "has no fields"),

@@ -234,7 +234,7 @@ def test_what_comes_in_and_is_no_text_is_told_and_not_called_a_bug(encoding: str
         )
 
     ran = piped("run", "talking.py", "-")
-    assert (ran.returncode, b"standard input is not UTF-8 text" in ran.stderr) == (ExitCode.USAGE, True), ran
+    assert (ran.returncode, b"Standard input is not UTF-8 text" in ran.stderr) == (ExitCode.USAGE, True), ran
     talked = piped("chat", "talking.py")
     assert (talked.returncode, b"This message cannot be used" in talked.stderr) == (ExitCode.OK, True), talked
 

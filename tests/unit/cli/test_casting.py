@@ -34,7 +34,7 @@ def test_a_key_without_its_extra_is_no_reason_to_fail(monkeypatch: pytest.Monkey
     chosen = choose_model(None, scripted=False)
     assert (chosen.model, chosen.why) == (
         None,
-        "model: a script; for a real one pip install 'helix-agents[anthropic]'",
+        "model: a scripted one; for a real one: pip install 'helix-agents[anthropic]'",
     )
 
 

@@ -125,5 +125,5 @@ def test_what_is_no_longer_its_own_intent_cannot_be_prolonged(lost: Effect):
 
 def test_what_was_never_begun_cannot_be_finished():
     assert begun(entry(), "s-1", "c-1") == entry()
-    with pytest.raises(InvalidWriteError, match="no effect was begun"):
+    with pytest.raises(InvalidWriteError, match="no effect was started"):
         begun(None, "s-1", "c-1")

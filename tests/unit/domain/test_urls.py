@@ -52,7 +52,7 @@ async def test_a_password_that_is_not_encoded_is_explained_and_not_shown(scheme:
 
 @pytest.mark.parametrize("url", ["postgresql://db:port/helix", "redis://db:99999", "redis://[::1"])
 def test_an_address_that_cannot_be_read_is_refused(url: str) -> None:
-    with pytest.raises(InvalidStoreUrlError, match="host and port cannot be made out"):
+    with pytest.raises(InvalidStoreUrlError, match="host and port cannot be told apart"):
         read_url(url)
 
 

@@ -50,7 +50,7 @@ async def test_a_call_that_was_cut_off_is_told_so_and_not_that_its_json_is_wrong
         said = [stored.message for stored in (await helix.sessions.messages("s-1")).items]
     results = {each.tool_call_id: str(each.content) for each in said if isinstance(each, ToolMessage)}
     assert results["call_1_1"] == "published"
-    assert "cut off at its limit before the arguments were whole" in results["call_1_2"]
+    assert "cut off at its token limit before the arguments were complete" in results["call_1_2"]
 
 
 async def test_a_rule_that_ends_a_run_is_its_reason():

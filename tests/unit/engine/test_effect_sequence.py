@@ -8,7 +8,7 @@ from typing import cast
 from helix_agents.engine import plain, turn
 
 # What the loop looked like when it got its number: raise EFFECT_SEQUENCE together with this.
-KNOWN = {4: "0999e2ac7380c870"}
+KNOWN = {4: "b9f744d4da92b9f4"}
 
 
 def shape_of(*functions: object) -> str:
@@ -21,7 +21,7 @@ def shape_of(*functions: object) -> str:
             if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
                 first = body[0].value
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    body[0] = ast.Pass()
+                    body[:1] = [] if len(body) > 1 else [ast.Pass()]
         digest.update(_dumped(tree).encode())
     return digest.hexdigest()[:16]
 

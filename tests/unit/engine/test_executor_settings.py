@@ -39,7 +39,7 @@ async def test_a_time_that_would_never_let_it_rest_is_refused(setting: Any):
 @pytest.mark.parametrize(
     ("setting", "teaches"),
     [
-        ({"max_running": 0}, "max_running=0 has to be a whole number from 1 on; None is for no limit"),
+        ({"max_running": 0}, "max_running=0 has to be a whole number of at least 1; None means no limit"),
         ({"max_parallel_tools": 0}, "max_parallel_tools=0 has to be"),
         ({"grace": -1}, "grace=-1 is not a number of seconds"),
         ({"hooks": print}, "is not a Hooks object"),
@@ -57,12 +57,15 @@ async def test_a_setting_that_cannot_work_is_refused(kind: Any, setting: Any, te
 @pytest.mark.parametrize(
     ("option", "teaches"),
     [
-        ({"effect_lease_ms": 0}, "effect_lease_ms=0 has to be a whole number from 1 on"),
+        ({"effect_lease_ms": 0}, "effect_lease_ms=0 has to be a whole number of at least 1"),
         ({"effect_lease_ms": float("nan")}, "effect_lease_ms=nan has to be a whole number"),
-        ({"model_retries": -1}, "model_retries=-1 has to be a whole number from 0 on"),
+        ({"model_retries": -1}, "model_retries=-1 has to be a whole number of at least 0"),
         ({"result_bytes": "1 MB"}, "result_bytes='1 MB' has to be a whole number"),
-        ({"max_depth": True}, "max_depth=True has to be a whole number from 0 on"),
-        ({"pending_deadline_ms": 0}, "pending_deadline_ms=0 has to be a whole number from 1 on; None is for ever"),
+        ({"max_depth": True}, "max_depth=True has to be a whole number of at least 0"),
+        (
+            {"pending_deadline_ms": 0},
+            "pending_deadline_ms=0 has to be a whole number of at least 1; None means forever",
+        ),
         ({"cancel_grace_seconds": -1}, "cancel_grace_seconds=-1 is not a number of seconds"),
         ({"first_retry_seconds": float("nan")}, "first_retry_seconds=nan is not a number of seconds"),
         ({"longest_retry_seconds": None}, "longest_retry_seconds=None is not a number of seconds"),
@@ -82,7 +85,7 @@ def test_options_at_their_limits_are_taken():
 
 async def test_a_place_for_workflows_that_there_is_none_of_is_refused(tmp_path: Path):
     wrong: Any = "elswhere"
-    with pytest.raises(DefinitionError, match=r'placement=.elswhere. means nothing; there is "here"'):
+    with pytest.raises(DefinitionError, match=r'placement=.elswhere. is not one of "here"'):
         async with DBOSAgentExecutor.open(f"sqlite:///{tmp_path}/helix.db", placement=wrong):
             raise AssertionError("it was opened")
 
@@ -111,8 +114,8 @@ async def test_a_setting_of_dbos_that_cannot_work_is_refused(setting: Any, teach
         ({"tool_seconds": float("inf")}, "tool_seconds=inf has to be a number of seconds above 0"),
         ({"effect_seconds": None}, "effect_seconds=None has to be a number of seconds above 0"),
         ({"sticky_seconds": True}, "sticky_seconds=True has to be a number of seconds above 0"),
-        ({"history_events": 0}, "history_events=0 has to be a whole number from 1 on"),
-        ({"max_effects": 0.5}, "max_effects=0.5 has to be a whole number from 1 on"),
+        ({"history_events": 0}, "history_events=0 has to be a whole number of at least 1"),
+        ({"max_effects": 0.5}, "max_effects=0.5 has to be a whole number of at least 1"),
     ],
 )
 def test_an_option_that_no_workflow_could_follow_is_refused(option: Any, teaches: str):
@@ -130,7 +133,7 @@ def test_an_option_that_no_workflow_could_follow_is_refused(option: Any, teaches
         ({"works": "no"}, "works='no' is neither True nor False"),
         ({"temporal": 5}, r"temporal=5 is not a TemporalOptions\(…\)"),
         ({"client_settings": {"apikey": "x"}}, "client_settings has 'apikey', .*; did you mean 'api_key'"),
-        ({"client_settings": {"namespace": "x"}}, "client_settings has 'namespace', which its client does not take"),
+        ({"client_settings": {"namespace": "x"}}, "client_settings has 'namespace', which its client does not accept"),
     ],
 )
 async def test_a_setting_of_temporal_that_cannot_work_is_refused(setting: Any, teaches: str, tmp_path: Path):
@@ -149,7 +152,7 @@ async def test_where_none_was_meant_all_are_named():
 async def test_one_agent_in_place_of_a_list_is_named():
     alone: Any = Agent(name="alone", model="openai:gpt-5")
     with pytest.raises(
-        DefinitionError, match=r"<agent 'alone' version 1> is one agent and no list; write agents=\[…\]"
+        DefinitionError, match=r"<agent 'alone' version 1> is one agent, not a list; write agents=\[…\]"
     ):
         async with Executor.open("memory://", agents=alone):
             raise AssertionError("it was opened")

@@ -40,7 +40,7 @@ async def helix() -> AsyncGenerator[Executor]:
     ("given", "error", "told"),
     [
         ({"session_id": ""}, InvalidIdError, "it is empty"),
-        ({"session_id": WRONG}, InvalidIdError, "it is of type int, and has to be text"),
+        ({"session_id": WRONG}, InvalidIdError, "it is of type int; it has to be text"),
         ({"tags": "urgent"}, InvalidInputError, "it is the text 'urgent'; give a list"),
         ({"idempotency_key": WRONG}, InvalidInputError, "it is of type int; give a text"),
         ({"expires_in": "1h"}, DefinitionError, "give seconds above 0 or a timedelta"),
@@ -64,11 +64,11 @@ async def test_what_a_turn_cannot_begin_with(
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [
-        ({"mode": "backwards"}, InvalidInputError, "there is no 'backwards', only 'continue', 'with_message'"),
+        ({"mode": "backwards"}, InvalidInputError, "'backwards' is not one of 'continue', 'with_message'"),
         ({"mode": "with_message"}, InvalidInputError, "needs message=…"),
         ({"mode": "from_checkpoint"}, InvalidInputError, "needs checkpoint_id=…"),
         ({"mode": "from_checkpoint", "checkpoint_id": WRONG}, InvalidIdError, "it is of type int"),
-        ({"checkpoint_id": "beginning"}, InvalidInputError, "say mode='from_checkpoint'"),
+        ({"checkpoint_id": "beginning"}, InvalidInputError, "use mode='from_checkpoint'"),
         ({"mode": "with_message", "message": WRONG}, InvalidInputError, "it is of type int; give a text"),
     ],
 )

@@ -246,7 +246,7 @@ async def test_a_missing_key_is_a_refusal_that_names_the_variable(
     assert isinstance(model, PydanticAIModel)
     error = await failure_of(model)
     assert type(error) is ModelRefusedError
-    assert str(error).endswith(f"there is no key for it; set {variable}, or give open_model an api_key")
+    assert str(error).endswith(f"there is no API key for it; set {variable}, or give open_model an api_key")
     await model.close()
 
 

@@ -1,4 +1,4 @@
-"""The reference backend: everything in the memory of one process, with the guarantees of a database but durability."""
+"""The reference backend: all data in the memory of one process, with a database's guarantees except durability."""
 
 import threading
 
@@ -45,9 +45,9 @@ async def open_backend(
     clock: Clock | None = None,
     seam: Seam | None = None,
 ) -> Backend:
-    """Open a memory: `memory://` one of its own, `memory://name` the one this process knows by that name.
+    """Open a memory: `memory://` creates a private one, `memory://name` opens the one this process knows by that name.
 
-    A named memory lives as long as the process, whoever closes it. It has nothing to migrate.
+    A named memory lives as long as the process, even when all its users have closed it. It never needs migration.
 
     Raises:
         InvalidStoreUrlError: the URL is not of this kind.

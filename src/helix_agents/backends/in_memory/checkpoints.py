@@ -1,4 +1,4 @@
-"""Boundaries to come back to: counts and writes, never copies."""
+"""Checkpoints: points to return to, stored as counts and writes, never as copies."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from helix_agents.domain.session_changes import changed
 
 
 def version_at(tables: Tables, session_id: SessionId, checkpoint_id: CheckpointId) -> int:
-    """The session's version that a checkpoint marks; raises like `checkpoint_row`."""
+    """The session version that a checkpoint marks; raises like `checkpoint_row`."""
     return 0 if checkpoint_id == BEGINNING else checkpoint_row(tables, session_id, checkpoint_id).checkpoint.version
 
 

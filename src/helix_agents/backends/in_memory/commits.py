@@ -1,4 +1,4 @@
-"""The writes that make a run one story: its start, its steps, and its end from outside."""
+"""The writes that frame a run: its start, its steps, and an end imposed from outside."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -105,11 +105,11 @@ def _link_parent(tx: Transaction, parent: ParentLink) -> None:
 
 
 def _expected_session(tx: Transaction, start: StartRun) -> SessionRow:
-    """The session this run starts in: made if asked for, and otherwise as its caller read it."""
+    """The session this run starts in: created if the caller asks for it, otherwise as the caller last read it."""
     if start.create is not None:
         row = create(tx, start.session_id, start.create)
         store(tx, row)
-        # Making the session and starting its run are one commit: the first, not the second.
+        # Creating the session and starting its run are one commit and therefore one version, not two.
         return replace(row, record=msgspec.structs.replace(row.record, version=0))
     row = session_row(tx.tables, start.session_id)
     check_expectations(start, row.record, current_run(tx.tables, start.session_id))
@@ -117,22 +117,24 @@ def _expected_session(tx: Transaction, start: StartRun) -> SessionRow:
 
 
 def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> tuple[SessionRow, int]:
-    """The session back at one of its checkpoints, with nothing staged, and the version of its agent that its state is
-    of there; calls that were open there get results."""
+    """The session back at one of its checkpoints with nothing staged, and the agent version its state there belongs to.
+
+    Calls that were open at the checkpoint get results.
+    """
     session_id = row.record.session_id
     point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
     segment, messages, states, version = place_of(tx.tables, row, point)
     results = results_missing_at(tx.tables, point, segment, messages)
     row = _with_held_results(tx, row)
     discard(tx, session_id, staged_for(tx.tables, session_id, None))
-    # What the ledger says is left behind, and its calls' ids may come again.
+    # The ledger's records belong to the abandoned history, and its call ids may come again.
     tx.remove(tx.tables.effects, session_id)
     row = standing_at(tx, row, segment, messages=messages, states=states)
     return with_messages(tx, row, results), version
 
 
 def _with_held_results(tx: Transaction, row: SessionRow) -> SessionRow:
-    """The session with the results that its open step holds, for whoever comes back to where it left."""
+    """The session with the results that its open step holds, for a caller that resumes where it left off."""
     here = BranchPoint(from_session_id=row.record.session_id)
     return with_messages(tx, row, only_held(results_missing_at(tx.tables, here, row.segment, row.record.message_count)))
 

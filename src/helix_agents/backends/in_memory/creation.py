@@ -1,4 +1,4 @@
-"""How a session comes to be: from nothing, or as a branch of another one."""
+"""How a session is created: from nothing, or as a branch of another session."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def _branch(tx: Transaction, session_id: SessionId, options: CreateSession, poin
 
 
 def results_missing_at(tables: Tables, point: BranchPoint, segment: Segment, messages: int) -> tuple[ToolMessage, ...]:
-    """Results for the calls that are open at a point, where a history has so many messages."""
+    """Results for the calls that are still open at a point, given the number of messages in the history there."""
     source = point.from_session_id
     tail: list[Message] = []
     for _, entry in newest_messages(segment, messages):
@@ -88,8 +88,10 @@ def results_missing_at(tables: Tables, point: BranchPoint, segment: Segment, mes
 
 
 def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int, int]:
-    """The segment, message count and state count that a branch starts from, or a rewind leads to, and the version of
-    its agent that the state is of there."""
+    """The starting point of a branch or the target of a rewind.
+
+    Returns the segment, message count and state count there, and the agent version that the state belongs to.
+    """
     session_id = source.record.session_id
     messages = 0 if point.checkpoint_id == BEGINNING else point.message_count
     if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
@@ -103,8 +105,7 @@ def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Se
 
 
 def _states_at(tables: Tables, source: SessionRow, messages: int) -> tuple[int, int]:
-    """How many state writes belong to the first so many messages of a session, and the version of its agent that the
-    state is of after them."""
+    """How many state writes belong to a session's first messages, and the agent version of the state after them."""
     cut, part = Cut(messages, source.state_count), source.segment
     while True:
         whose = (source if part.owner is None else tables.sessions[part.owner]).record
@@ -125,7 +126,7 @@ def _states_at(tables: Tables, source: SessionRow, messages: int) -> tuple[int, 
 
 
 def _made_with(tables: Tables, part: Segment) -> int | None:
-    """How many state writes the session of a segment was made with, if it begins there."""
+    """How many state writes the session of a segment was created with, if it starts in that segment."""
     if part.parent is None:
         return tables.sessions[part.owner].first_state_count if part.owner is not None else 0
     return None if part.parent.owner == part.owner else part.state_boundary

@@ -1,4 +1,4 @@
-"""How a session and everything below it goes, while branches of it stay whole."""
+"""How a session and everything below it is deleted while its branches stay whole."""
 
 from helix_agents.backends.in_memory.entry_rows import delete_session_entries
 from helix_agents.backends.in_memory.flags import flag_topic
@@ -10,7 +10,7 @@ from helix_agents.domain.ids import SessionId, StreamId
 
 
 def delete_tree(tx: Transaction, memory: Memory, namespace: str, session_id: SessionId) -> None:
-    """Remove the session and every session below it; one that is not there is fine."""
+    """Remove the session and every session below it; a missing session is fine."""
     row = tx.tables.sessions.get(session_id)
     if row is None:
         return

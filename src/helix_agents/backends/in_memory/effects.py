@@ -1,4 +1,4 @@
-"""The ledger of tools that must not run twice."""
+"""The ledger of tool calls that must not run twice."""
 
 from helix_agents.backends.in_memory.handle import Handle, own, own_json
 from helix_agents.backends.in_memory.pending import find_call, put_call

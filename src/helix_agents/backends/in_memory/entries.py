@@ -1,4 +1,4 @@
-"""Entries in memory: the store of the state capabilities in its shortest form."""
+"""Entries in memory: the store behind the state capabilities, in its shortest form."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -50,7 +50,7 @@ DUMP_ROWS = 500
 
 
 class InMemoryEntryStore(Handle):
-    """Entries that live as long as their `Memory`. There is no folder beside it: files need one that is given."""
+    """Entries that live as long as their `Memory`. A memory has no folder beside it, so files need an explicit one."""
 
     @property
     def home(self) -> Path | None:
@@ -135,7 +135,7 @@ class InMemoryEntryStore(Handle):
             ]
         reached = max(last, after)
         if len(found) > limit:
-            # A transaction is told whole: what is cut off goes to the next page, unless it alone fills this one.
+            # A page never splits a transaction: the cut one moves to the next page, unless it alone fills this one.
             reached = max(found[limit].revision - 1, found[0].revision)
         return EventPage(
             events=tuple(event for event in found if event.revision <= reached),
@@ -260,7 +260,7 @@ def _scopes(tables: EntryTables, prefix: str) -> tuple[ScopeUsage, ...]:
 
 
 def _totals(usages: Sequence[ScopeUsage]) -> tuple[ScopeUsage, ...]:
-    """Every scope, all sessions together."""
+    """The totals of every scope, with all sessions as one."""
     found: dict[str, ScopeUsage] = {}
     for usage in usages:
         name = SESSION_SCOPES if usage.scope.startswith(SESSION_SCOPES) else usage.scope

@@ -1,4 +1,4 @@
-"""Rows of entries in memory: looking them up, and writing what a plan says."""
+"""Rows of entries in memory: looking them up, and writing what a plan contains."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,12 +16,12 @@ _HEAD = ""
 
 
 def topic_of(namespace: str) -> str:
-    """What is rung when something was committed."""
+    """The topic that rings when something was committed."""
     return f"entries/{namespace}"
 
 
 def head_of(tx: Transaction) -> EntryHead:
-    """Where the namespace stands, which begins here if it has not yet."""
+    """The namespace's head, created here if there is none yet."""
     heads = tx.tables.entries.heads
     if _HEAD not in heads:
         store_id = tx.ids.new("store")
@@ -30,7 +30,7 @@ def head_of(tx: Transaction) -> EntryHead:
 
 
 def find_head(tables: EntryTables) -> EntryHead:
-    """Where the namespace stands, also before its first write."""
+    """The namespace's head, even before its first write."""
     return tables.heads.get(_HEAD) or EntryHead(store_id="", audit_hash="", epoch=0)
 
 
@@ -40,7 +40,7 @@ def move_head(tx: Transaction, **changes: int | str) -> None:
 
 
 class MemoryRows:
-    """What a plan asks, under the lock."""
+    """The lookups a plan makes, under the lock."""
 
     def __init__(self, tables: EntryTables) -> None:
         self._tables = tables
@@ -87,7 +87,7 @@ def write_plan(tx: Transaction, plan: Plan) -> None:
 
 
 def append_audit(tx: Transaction, entries: Sequence[dict[str, JSON]], revision: int) -> None:
-    """Chain entries to the audit log."""
+    """Append entries to the chained audit log."""
     for entry in entries:
         head = head_of(tx)
         row = next_row(head.audit_seq, head.audit_hash, entry_text({**entry, "revision": revision}))
@@ -103,7 +103,7 @@ def write_session_entries(
     owner: str,
     mark: int,
 ) -> None:
-    """Let a session's changes, and lines for the audit log, ride in the commit of its step."""
+    """Write a session's changes, and lines for the audit log, within the commit of its step."""
     rows = MemoryRows(tx.tables.entries)
     revision = next_revision(changes, head_of(tx).revision)
     write_plan(tx, plan_changes(changes, rows, revision=revision, now=tx.now, owner=owner, mark=mark))
@@ -112,7 +112,7 @@ def write_session_entries(
 
 
 def rewind_session_entries(tx: Transaction, session_id: SessionId, *, to: int, mark: int) -> None:
-    """Give a session's entries the values they had at an earlier version of it, as new versions."""
+    """Restore a session's entries to the values of one of its earlier versions, as new versions."""
     scope, tables = session_scope(session_id), tx.tables.entries
     known = [
         entry
@@ -125,7 +125,7 @@ def rewind_session_entries(tx: Transaction, session_id: SessionId, *, to: int, m
 
 
 def delete_session_entries(tx: Transaction, session_id: SessionId) -> None:
-    """Destroy what a session kept."""
+    """Destroy all entries of a session."""
     _erase(tx, session_scope(session_id))
 
 

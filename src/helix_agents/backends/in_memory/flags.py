@@ -7,7 +7,7 @@ from helix_agents.backends.in_memory.rows import current_run, session_row
 from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.domain import door
 from helix_agents.domain.flags import aimed_at_current_run, raised
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
 
 
@@ -17,7 +17,7 @@ def _find(tables: Tables, session_id: SessionId) -> InterruptFlag | None:
 
 
 def flag_topic(namespace: str, session_id: SessionId) -> str:
-    """What rings when a session's flag was set, or the session is gone."""
+    """The topic that rings when a session's flag was set or the session is gone."""
     return f"flag/{namespace}/{session_id}"
 
 
@@ -25,12 +25,17 @@ class InMemoryFlags(Handle):
     """The facet `Flags`."""
 
     async def set_interrupt_flag(
-        self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
+        self,
+        session_id: SessionId,
+        reason: str | None = None,
+        *,
+        kind: StopKind = "interrupt",
+        run_id: RunId | None = None,
     ) -> InterruptOutcome:
         door.check_stop(reason, kind)
         async with self._writing("set_interrupt_flag") as tx:
             run = current_run(tx.tables, session_id)
-            if run is None or run.status != "running":
+            if run is None or run.status != "running" or run_id not in (None, run.run_id):
                 return NothingRunning()
             flag = raised(tx.tables.flags.get(session_id), run.run_id, kind, reason, tx.now)
             if flag is not None:

@@ -26,10 +26,10 @@ RANDOM_IDS = RandomIds()
 
 
 def own(record: R) -> R:
-    """A copy that shares nothing mutable with the original: what callers keep cannot reach what is stored.
+    """A copy that shares nothing mutable with the original, so that callers cannot reach what is stored.
 
     Raises:
-        UnstorableValueError: the record holds something JSON cannot carry, or that its type does not allow.
+        UnstorableValueError: the record holds a value that JSON cannot carry or that its type does not allow.
     """
     return read_back(record, type(record), type(record).__name__)
 
@@ -40,7 +40,7 @@ def own_json(value: JSON) -> JSON:
 
 
 def page_of(rows: Sequence[T], offset: int, limit: int, show: Callable[[T], S]) -> Page[S]:
-    """One page of rows that are in order, each as its reader sees it."""
+    """One page of sorted rows, each converted for the reader."""
     items = tuple(show(row) for row in rows[offset : offset + limit])
     return Page(items=items, total=len(rows), offset=offset, limit=limit)
 
@@ -67,21 +67,21 @@ class Handle:
         self._closed = False
 
     async def close(self) -> None:
-        """Refuse further calls; idempotent. The data stays with the memory."""
+        """Refuse further calls; idempotent. The data stays in the memory."""
         self._closed = True
 
     @contextmanager
     def _reading(self) -> Generator[Tables]:
-        """The tables, which nobody changes meanwhile."""
+        """The tables, protected from changes for the time being."""
         self._check_open()
         with self.memory.lock:
             yield self.memory.tables(self.namespace)
 
     @asynccontextmanager
     async def _writing(self, operation: str) -> AsyncGenerator[Transaction]:
-        """A transaction: an exception in its body or from the seam leaves nothing written.
+        """A transaction: if its body or the seam raises, nothing is written.
 
-        The body must not await: it holds the lock.
+        The body must not await, because it holds the lock.
         """
         self._check_open()
         held = None

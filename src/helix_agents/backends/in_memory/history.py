@@ -1,4 +1,4 @@
-"""What moves a session along its lineage: messages, state writes, checkpoints, and standing somewhere else."""
+"""What moves a session along its lineage: messages, state writes, checkpoints, and jumps to another point."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def with_state(tx: Transaction, row: SessionRow, ops: tuple[WriteOp, ...]) -> Se
     """The session after these state writes.
 
     Raises:
-        InvalidWriteError: an append meets something that is not a list.
+        InvalidWriteError: an append meets a value that is not a list.
     """
     if not ops:
         return row
@@ -58,7 +58,7 @@ def with_checkpoint(
     ops: tuple[WriteOp, ...] = (),
     meta: CheckpointMeta | None = None,
 ) -> SessionRow:
-    """The session with a checkpoint of it as it is, and its pointer there."""
+    """The session with a checkpoint of its present state, and its pointer on that checkpoint."""
     record = row.record
     checkpoint = Checkpoint(
         checkpoint_id=tx.ids.new("cp"),
@@ -83,7 +83,7 @@ def with_checkpoint(
 
 
 def standing_at(tx: Transaction, row: SessionRow, place: Segment, *, messages: int, states: int) -> SessionRow:
-    """The session on a new segment of its own that sees this much of another one."""
+    """The session on a new segment of its own, which sees this much of another segment."""
     segment = fork(place, row.record.session_id, messages=messages, states=states)
     if segment.parent is not None:
         tx.append(segment.parent.children, segment)

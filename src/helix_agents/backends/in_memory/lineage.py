@@ -11,7 +11,7 @@ from helix_agents.domain.writes import WriteOp, apply_writes
 
 @dataclass(frozen=True, slots=True)
 class MessageEntry:
-    """One message as JSON, and when it came."""
+    """One message as JSON, and when it arrived."""
 
     data: bytes
     created_at: int
@@ -21,7 +21,7 @@ class MessageEntry:
 class StateEntry:
     """The writes of one commit, and now and then the whole state after them.
 
-    `weight` is the size of the writes since a state was kept, `kept` the size of that state.
+    `weight` is the size of the writes since the last full state, `kept` the size of that state.
     """
 
     ops: tuple[WriteOp, ...]
@@ -34,8 +34,8 @@ class StateEntry:
 class Segment:
     """A stretch of history with a log of messages and one of state writes, both numbered from 1.
 
-    Numbers up to a boundary are the parent's, those above are its own. Only the session that owns a segment, and
-    stands on it, appends to it; without an owner it lives as long as others see a part of it.
+    Numbers up to a boundary belong to the parent, those above it to the segment itself. Only the session that owns a
+    segment and stands on it appends to it. A segment without an owner lives as long as another one sees a part of it.
     """
 
     owner: SessionId | None
@@ -48,9 +48,9 @@ class Segment:
 
 
 def fork(segment: Segment, owner: SessionId, *, messages: int, states: int) -> Segment:
-    """A new segment that sees this many messages and state writes of another one; it costs the same however many.
+    """A new segment that sees this many messages and state writes of another one, at constant cost.
 
-    Its parent is the oldest segment that holds both ends, so that it keeps nothing alive which it cannot see.
+    Its parent is the oldest segment that holds both ends, so it keeps nothing alive that it cannot see.
     """
     while segment.parent and messages <= segment.message_boundary and states <= segment.state_boundary:
         segment = segment.parent
@@ -68,7 +68,7 @@ def newest_messages(segment: Segment, count: int) -> Iterator[tuple[int, Message
 
 
 def messages_after(segment: Segment, number: int, most: int) -> list[MessageEntry]:
-    """The messages of a segment that follow this number, the oldest first."""
+    """The messages of a segment after this number, the oldest first."""
     last = min(segment.message_boundary + len(segment.messages), number + most)
     newest = newest_messages(segment, last)
     return [entry for _, entry in takewhile(lambda each: each[0] > number, newest)][::-1]
@@ -85,7 +85,7 @@ def newest_states(segment: Segment, count: int) -> Iterator[StateEntry]:
 
 
 def state_at(segment: Segment, count: int) -> dict[str, JSON]:
-    """The custom state after the first `count` state writes, built on the last one that was kept whole."""
+    """The custom state after the first `count` state writes, built on the last full state."""
     later: list[StateEntry] = []
     state: dict[str, JSON] = {}
     for entry in newest_states(segment, count):
@@ -97,7 +97,7 @@ def state_at(segment: Segment, count: int) -> dict[str, JSON]:
 
 
 def next_state_entry(segment: Segment, count: int, ops: tuple[WriteOp, ...], state: dict[str, JSON]) -> StateEntry:
-    """The entry after the first `count` ones. It keeps the whole state when the writes since the last outweigh that."""
+    """The entry after the first `count` ones. It holds the full state if the writes since the last one outweigh it."""
     before = next(newest_states(segment, count), None)
     weight = len(encode(ops)) + (before.weight if before else 0)
     kept = before.kept if before else 0
@@ -107,7 +107,7 @@ def next_state_entry(segment: Segment, count: int, ops: tuple[WriteOp, ...], sta
 
 
 def release(segment: Segment) -> None:
-    """Take the owner away, and erase what no session sees any more, here and further back."""
+    """Remove the owner, and erase what no session sees any more, here and further back."""
     segment.owner = None
     part: Segment | None = segment
     while part is not None and part.owner is None:

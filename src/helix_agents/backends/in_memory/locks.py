@@ -1,4 +1,4 @@
-"""Locks with leases, shared by everyone on the same memory."""
+"""Locks with leases, shared by all users of the same memory."""
 
 import asyncio
 
@@ -13,11 +13,11 @@ from helix_agents.domain.locks import FORGOTTEN_AFTER_MS, Lock
 from helix_agents.ports.locks import LockManager
 
 LOOK_AGAIN = 0.05
-"""A release wakes who waits; a lease that ran out is noticed within these seconds."""
+"""A release wakes the waiters; an expired lease is noticed within this many seconds."""
 
 
 class InMemoryLockManager(Handle):
-    """Locks on the memory's keys. All of them count on one row of tokens, so a key can be forgotten."""
+    """Locks on the memory's keys. All keys draw tokens from one counter, so a key can be forgotten."""
 
     async def acquire(self, key: str, *, ttl_ms: int, owner: str | None = None, timeout: float = 0) -> Lock:
         check_id(key, "lock key")
@@ -60,7 +60,7 @@ class InMemoryLockManager(Handle):
         return lock
 
     def _forget_old_ones(self, tx: Transaction) -> None:
-        """Let go of locks that nobody has held for long, now and then."""
+        """Now and then, forget locks that nobody has held for a long time."""
         if tx.now >= tx.tables.locks_looked_at + FORGOTTEN_AFTER_MS:
             tx.tables.locks_looked_at = tx.now
             for key, held in tuple(tx.tables.locks.items()):

@@ -1,4 +1,4 @@
-"""Memories of entities, looked at one by one: the contract in its shortest form."""
+"""Memories of entities, searched one by one: the contract in its shortest form."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ from helix_agents.ports.memory_store import MemoryStore
 
 
 class InMemoryMemoryStore(Handle):
-    """What is known of entities, for as long as the process lives."""
+    """What is known about entities, for as long as the process lives."""
 
     def now_ms(self) -> int:
         return self._clock.now_ms()

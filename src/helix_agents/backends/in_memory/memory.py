@@ -10,19 +10,19 @@ from helix_agents.domain.streams import StreamAppend, StreamEnd
 
 
 class SharedStream(Protocol):
-    """What a step commit and the deletion of a session need of a stream. All of it is called with the lock held."""
+    """What step commits and session deletion need of a stream. Every method is called with the lock held."""
 
     def check_append(self, append: StreamAppend) -> int:
         """The latest sequence the stream would have after the append, which is not made yet.
 
         Raises:
             SupersededError: a newer run, attempt or writer owns the stream.
-            ChunkTooLargeError: a chunk is larger than the stream takes.
+            ChunkTooLargeError: a chunk is larger than the stream accepts.
         """
         ...
 
     def append(self, append: StreamAppend) -> None:
-        """Store the chunks and wake the readers; called right after `check_append` let them pass, and cannot fail."""
+        """Store the chunks and wake the readers; called right after `check_append` accepted them, and cannot fail."""
         ...
 
     def end_with_commit(self, append: StreamAppend, end: StreamEnd, committed: Committed) -> None:
@@ -30,15 +30,15 @@ class SharedStream(Protocol):
         ...
 
     def end_readers(self) -> None:
-        """Wake the readers to find that their stream is gone."""
+        """Wake the readers so that they find their stream gone."""
         ...
 
 
 class Memory:
     """Tables by namespace, streams by namespace and stream id, and the one lock that makes every operation atomic.
 
-    Whoever reads or writes any of it holds the lock, from the first read to the last write. `wakeups` are for tasks
-    that wait for a change.
+    Every operation holds the lock from its first read to its last write. `wakeups` are for tasks that wait for a
+    change.
     """
 
     def __init__(self) -> None:

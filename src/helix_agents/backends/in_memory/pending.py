@@ -1,4 +1,4 @@
-"""Calls that wait for somebody, across all sessions."""
+"""Calls that wait for an answer, across all sessions."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ def put_call(tx: Transaction, call: PendingCall) -> None:
 
 
 def ask_for(tx: Transaction, calls: Iterable[PendingCall]) -> None:
-    """Let calls wait; one that waits already is left as it is."""
+    """Make calls wait; a call that waits already is unchanged."""
     for call in calls:
         existing = tx.tables.pending.get(call.root_session_id, {}).get(call.tool_call_id)
         row = ask(existing, call)
@@ -45,7 +45,7 @@ def ask_for(tx: Transaction, calls: Iterable[PendingCall]) -> None:
 def change_calls(
     tx: Transaction, calls: Iterable[PendingCall], change: Callable[[PendingCall], PendingCall | None]
 ) -> None:
-    """Store what a change makes of each call; None leaves the call as it is."""
+    """Store what a change makes of each call; None leaves the call unchanged."""
     for call in tuple(calls):
         row = change(call)
         if row is not None:
@@ -53,7 +53,7 @@ def change_calls(
 
 
 def find_call(tables: Tables, session_id: SessionId, tool_call_id: ToolCallId) -> PendingCall | None:
-    """One call, asked for at its root or at its owner."""
+    """One call, looked up by its root or its owner."""
     row = tables.sessions.get(session_id)
     if row is None:
         return None

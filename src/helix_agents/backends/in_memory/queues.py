@@ -13,10 +13,10 @@ from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_wait
 
 
 def take_queued(tx: Transaction, session_id: SessionId, run_id: RunId) -> None:
-    """Take the turn whose run begins from the queue.
+    """Take a turn out of the queue because its run starts.
 
     Raises:
-        QueuedTurnGoneError: it does not wait any more.
+        QueuedTurnGoneError: it no longer waits.
     """
     if run_id not in tx.tables.queued.get(session_id, {}):
         raise QueuedTurnGoneError(session_id, run_id)

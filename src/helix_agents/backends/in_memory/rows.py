@@ -1,4 +1,4 @@
-"""Finding rows: a session, its current run, and the sessions below it."""
+"""Row lookups: a session, its current run, and the sessions below it."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ def current_run(tables: Tables, session_id: SessionId) -> RunRecord | None:
 
 
 def is_running(tables: Tables, session_id: SessionId) -> bool:
-    """Whether the session is there and its current run is going."""
+    """Whether the session exists and its current run is going."""
     if session_id not in tables.sessions:
         return False
     run = current_run(tables, session_id)
@@ -45,7 +45,7 @@ def tree(tables: Tables, session_id: SessionId) -> list[SessionId]:
     found = {session_id: None}
     ahead = [session_id]
     for member in ahead:
-        # A session may name any parent, even one below itself: nobody is visited twice.
+        # A session may name any parent, even one below itself, so no session is visited twice.
         new = [child for child in tables.children.get(member, ()) if child not in found]
         found.update(dict.fromkeys(new))
         ahead.extend(new)
@@ -53,7 +53,7 @@ def tree(tables: Tables, session_id: SessionId) -> list[SessionId]:
 
 
 def tree_calls(tables: Tables, session_id: SessionId) -> Iterator[PendingCall]:
-    """The pending calls, in whatever state, that the session and the sessions below it own."""
+    """The pending calls, in any state, that the session and the sessions below it own."""
     root = session_row(tables, session_id).record.root_session_id
     calls = tuple(tables.pending.get(root, {}).values())
     if root == session_id:
@@ -64,7 +64,7 @@ def tree_calls(tables: Tables, session_id: SessionId) -> Iterator[PendingCall]:
 
 
 def driver_of(tables: Tables, session_id: SessionId) -> SessionId:
-    """The session whose run drives this one: a companion that stands on its own, here or above, or else the root."""
+    """The session whose run drives this one: the nearest detached companion, itself or above, or else the root."""
     member: SessionId | None = session_id
     seen: set[SessionId] = set()
     while member in tables.sessions and member not in seen:
@@ -77,6 +77,6 @@ def driver_of(tables: Tables, session_id: SessionId) -> SessionId:
 
 
 def driven_calls(tables: Tables, session_id: SessionId) -> Iterator[PendingCall]:
-    """The tree's calls without those of companions that are driven on their own."""
+    """The tree's calls, except those of companions that are driven on their own."""
     driver = driver_of(tables, session_id)
     yield from (call for call in tree_calls(tables, session_id) if driver_of(tables, call.session_id) == driver)

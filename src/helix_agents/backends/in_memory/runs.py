@@ -1,6 +1,7 @@
-"""Runs, the leases of the processes that drive them, and how a dead one is found."""
+"""Runs, the leases of the processes that drive them, and how dead ones are found."""
 
 from dataclasses import replace
+from functools import cached_property
 
 import msgspec
 
@@ -8,6 +9,7 @@ from helix_agents.backends.in_memory.handle import Handle, own, page_of
 from helix_agents.backends.in_memory.rows import current_run, session_row
 from helix_agents.backends.in_memory.tables import Tables
 from helix_agents.backends.in_memory.transaction import Transaction
+from helix_agents.backends.lease_watch import LeaseWatch
 from helix_agents.domain import door
 from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id
@@ -51,6 +53,10 @@ def settle_current_run(tx: Transaction, session_id: SessionId, status: RunStatus
 
 class InMemoryRuns(Handle):
     """The facet `Runs`."""
+
+    @cached_property
+    def _lease_watch(self) -> LeaseWatch:
+        return LeaseWatch()
 
     async def create_run(self, session_id: SessionId, run_id: RunId, metadata: RunMetadata | None = None) -> RunRecord:
         metadata = metadata or RunMetadata()
@@ -104,13 +110,14 @@ class InMemoryRuns(Handle):
         async with self._writing("renew_lease") as tx:
             lease = Lease(owner=owner, expires_at=tx.now + ttl_ms)
             door.check_numbers(lease)
-            tx.put(tx.tables.leases, owner, lease)
+            tx.put(tx.tables.leases, owner, (lease, ttl_ms))
         return lease
 
     async def find_lease(self, owner: str) -> Lease | None:
         with self._reading() as tables:
-            lease = tables.leases.get(owner)
-        return lease if lease is not None and lease.expires_at > self._clock.now_ms() else None
+            now = self._clock.now_ms()
+            lease = self._lease_of(tables, owner, now)
+        return lease if lease is not None and lease.expires_at > now else None
 
     async def release_lease(self, owner: str) -> None:
         async with self._writing("release_lease") as tx:
@@ -126,7 +133,7 @@ class InMemoryRuns(Handle):
             orphans = [
                 run
                 for run in tables.runs.values()
-                if is_orphan(run, tables.leases.get(run.owner or ""), tables.runs.get(run.parent_run_id or ""), now)
+                if is_orphan(run, self._lease_of(tables, run.owner, now), tables.runs.get(run.parent_run_id or ""), now)
             ]
         return tuple(sorted((run for run in orphans if age(run) > first), key=age)[:limit])
 
@@ -138,3 +145,9 @@ class InMemoryRuns(Handle):
             run = claimed(session_id, current_run(tx.tables, session_id), fence, owner, known_as)
             put_run(tx, run)
         return run
+
+    def _lease_of(self, tables: Tables, owner: str | None, now: int) -> Lease | None:
+        """The lease for as long as it can be trusted; a lease that has ended may still be stored."""
+        if owner is None or owner not in tables.leases:
+            return None
+        return Lease(owner=owner, expires_at=self._lease_watch.alive_until(*tables.leases[owner], now))

@@ -1,4 +1,4 @@
-"""Sessions as a whole: made, loaded, changed, listed, deleted."""
+"""Sessions as a whole: created, loaded, changed, listed, deleted."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,22 +33,22 @@ from helix_agents.domain.writes import Merged, StepWrites, difference, merge_war
 
 
 def store(tx: Transaction, row: SessionRow) -> None:
-    """Make a session's new row the stored one."""
+    """Replace a session's stored row with its new one."""
     tx.put(tx.tables.sessions, row.record.session_id, row)
 
 
 def check_version(row: SessionRow, expected: int | None) -> None:
-    """Let a caller pass who expects the version that is stored, or none.
+    """Accept a caller that expects the stored version, or none in particular.
 
     Raises:
-        StaleStateError: it is another one.
+        StaleStateError: the caller expects another version.
     """
     if expected is not None and expected != row.record.version:
         raise StaleStateError(row.record.session_id, expected, row.record.version)
 
 
 def committed(row: SessionRow) -> Committed:
-    """The answer to a commit that left the session like this, with its checkpoint just written."""
+    """The answer to a commit that left the session in this state, with its checkpoint just written."""
     return Committed(
         checkpoint_id=row.record.checkpoint_id or "",
         new_version=row.record.version,
@@ -58,7 +58,7 @@ def committed(row: SessionRow) -> Committed:
 
 
 def whole(tables: Tables, session_id: SessionId) -> SessionState:
-    """The session with the rows that others write.
+    """The session, including the rows that other operations write.
 
     Raises:
         SessionNotFoundError: there is no such session.

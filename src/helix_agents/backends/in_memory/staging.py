@@ -1,4 +1,4 @@
-"""Results that rest between their effect and the step's commit."""
+"""Results kept between their effect and the step's commit."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -27,7 +27,7 @@ def stage(tx: Transaction, session_id: SessionId, changes: Iterable[StagedChange
     """Upsert changes by step and call.
 
     Raises:
-        StateSizeExceededError: a change is larger than the store takes.
+        StateSizeExceededError: a change is larger than the store accepts.
     """
     for change in changes:
         check_size(session_id, "stage", len(encode(change)), tx.limits.staged_write_bytes)
@@ -36,7 +36,7 @@ def stage(tx: Transaction, session_id: SessionId, changes: Iterable[StagedChange
 
 
 def staged_for(tables: Tables, session_id: SessionId, step_id: StepId | None) -> list[StagedChange]:
-    """What is staged for one step or for any, in call order."""
+    """The changes staged for one step, or for any, in call order."""
     rows = tables.staged.get(session_id, {}).values()
     found = [row for row in rows if step_id is None or row.step_id == step_id]
     return sorted(found, key=lambda row: (row.index, row.tool_call_id))
@@ -50,7 +50,7 @@ def discard(tx: Transaction, session_id: SessionId, changes: Iterable[StagedChan
 
 
 def promote(tx: Transaction, session_id: SessionId, step_id: StepId) -> tuple[WriteOp, ...]:
-    """The state writes staged for a step, in call order; they are not staged any more."""
+    """The state writes staged for a step, in call order; afterwards they are no longer staged."""
     changes = staged_for(tx.tables, session_id, step_id)
     discard(tx, session_id, changes)
     return tuple(op for change in changes for op in change.writes.ops)

@@ -1,4 +1,4 @@
-"""The step commit: messages, state, staging, checkpoint and everything a step says beside them."""
+"""The step commit: messages, state, staging, checkpoint and everything else a step writes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ from helix_agents.domain.writes import WriteOp, difference, merge_warnings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The arguments of `save_state_and_promote_staging`, none of which the caller can reach any more."""
+    """The arguments of `save_state_and_promote_staging`, copied so that the caller cannot reach them any more."""
 
     session_id: SessionId
     state: SessionState
@@ -52,7 +52,7 @@ class Step:
 
 
 def commit_step(tx: Transaction, memory: Memory, namespace: str, step: Step) -> Committed:
-    """Commit a step, or give the first answer to one that was committed before.
+    """Commit a step, or repeat the first answer if it was committed before.
 
     Raises:
         SupersededError: the commit's fence is not the current one; checked before anything else.
@@ -111,7 +111,7 @@ def _with_step(
 def _side_rows(
     tx: Transaction, row: SessionRow, commit: StepCommit, meta: CheckpointMeta, answer: Committed
 ) -> Committed:
-    """Write what the commit says beside messages and state; the answer knows whether the run goes on."""
+    """Write everything in the commit besides messages and state; the answer tells whether the run continues."""
     session_id = row.record.session_id
     add_refs(tx, session_id, commit.refs)
     for update in commit.ref_updates:
@@ -152,7 +152,7 @@ def _change_pending(tx: Transaction, row: SessionRow, commit: StepCommit) -> Non
 
 
 def _append_to_stream(tx: Transaction, memory: Memory, namespace: str, append: StreamAppend) -> int:
-    """Let chunks ride in the transaction; answers the stream's latest sequence with them."""
+    """Append the commit's chunks within the transaction; returns the stream's latest sequence after them."""
     stream: SharedStream | None = memory.streams.get((namespace, append.stream_id))
     if stream is None:
         raise deleted(append)
@@ -162,7 +162,7 @@ def _append_to_stream(tx: Transaction, memory: Memory, namespace: str, append: S
 
 
 def _end_stream(tx: Transaction, memory: Memory, namespace: str, commit: StepCommit, answer: Committed) -> Committed:
-    """Let the stream that takes the commit's chunks come to rest with it, unless the run goes on."""
+    """Bring the stream that takes the commit's chunks to rest with the commit, unless the run continues."""
     end = stream_end_of(commit, again=answer.again)
     if end is None:
         return answer

@@ -8,6 +8,7 @@ from helix_agents.backends.in_memory.messages import InMemoryMessages
 from helix_agents.backends.in_memory.pending import InMemoryPending
 from helix_agents.backends.in_memory.queues import InMemoryQueues
 from helix_agents.backends.in_memory.runs import InMemoryRuns
+from helix_agents.backends.in_memory.schedules import InMemorySchedules
 from helix_agents.backends.in_memory.sessions import InMemorySessions
 from helix_agents.backends.in_memory.staging import InMemoryStaging
 from helix_agents.backends.in_memory.sub_sessions import InMemorySubSessions
@@ -26,6 +27,7 @@ class InMemoryStateStore(
     InMemoryPending,
     InMemoryEffects,
     InMemoryQueues,
+    InMemorySchedules,
     InMemoryCommits,
 ):
     """Sessions that live as long as their `Memory`; stores on the same one see the same data, from any thread."""
@@ -41,7 +43,7 @@ class InMemoryStateStore(
         return SCHEMA_VERSION
 
     async def vacuum(self) -> None:
-        """Nothing to do: what was deleted is gone from the memory already."""
+        """Do nothing: deleted data has already left the memory."""
 
 
 _: type[SessionStateStore] = InMemoryStateStore

@@ -34,12 +34,12 @@ from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, 
 
 T = TypeVar("T")
 
-# Every change in this process rings, so looking without a ring would find nothing; the wait only has to end some day.
+# Every change in this process rings, so a look without a ring would find nothing. The wait only has to end eventually.
 POLL_SECONDS = 3600.0
 
 
 class MemoryStream(SharedStream):
-    """One stream: its head, its chunks in order, and who waits for more. All but `listen` needs the memory's lock."""
+    """One stream: its head, its chunks in order, and its waiting readers. All but `listen` needs the memory's lock."""
 
     def __init__(self, head: StreamHead, clock: Clock, chunk_bytes: int | None) -> None:
         self.head = head
@@ -68,16 +68,16 @@ class MemoryStream(SharedStream):
         self.change(rules.rested(self.head, claim, rest, now))
 
     def end_readers(self) -> None:
-        """Have the readers look again, and find that their stream or their manager is gone."""
+        """Make the readers look again and find that their stream or their manager is gone."""
         self._wakeups.ring_everybody()
 
     def change(self, head: StreamHead) -> None:
-        """Let the stream be like this from now on."""
+        """Replace the stream's head."""
         self.head = head
         self._wakeups.ring_everybody()
 
     def discard(self, claim: Claim, step: int, after: int) -> int:
-        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        """Drop a run's content of this step and later ones above a number; returns how many chunks were removed."""
         start = self._index_after(rules.search_from(self.head, claim.run_id, step, after) - 1)
         searched = self._chunks[start:]
         ranges = rules.ranges_of((chunk.sequence, rules.is_content(chunk, claim.run_id, step)) for chunk in searched)
@@ -89,7 +89,7 @@ class MemoryStream(SharedStream):
         return gone
 
     def prune(self, due: int) -> int:
-        """Drop what a stream that came to rest by then has no more use for; answers how many chunks went."""
+        """Drop what a stream that came to rest by then no longer needs; returns how many chunks were removed."""
         if self.head.prunable_since is None or self.head.prunable_since > due:
             return 0
         gone = self._truncate_below(rules.prunable_below(self.head))
@@ -97,12 +97,12 @@ class MemoryStream(SharedStream):
         return gone
 
     def after(self, sequence: int, limit: int | None = None) -> tuple[StreamChunk, ...]:
-        """The chunks after a number, the next `limit` of them."""
+        """The next `limit` chunks after a number."""
         start = self._index_after(sequence)
         return tuple(map(own, self._chunks[start : None if limit is None else start + limit]))
 
     def of_run(self, run_id: RunId, from_step: int) -> tuple[StreamChunk, ...]:
-        """The chunks of a run from a step on."""
+        """The chunks of a run, starting at a step."""
         return tuple(own(chunk) for chunk in self._chunks if chunk.run_id == run_id and chunk.step >= from_step)
 
     def info(self) -> StreamInfo:
@@ -230,7 +230,7 @@ class InMemoryStreamManager(Handle, RestingStreams):
 
     @asynccontextmanager
     async def _changing(self, operation: str) -> AsyncGenerator[int]:
-        """The lock, and what time it is. The body must not await; an exception from the seam comes before it."""
+        """The lock and the current time. The body must not await; if the seam raises, it does so before the body."""
         self._check_open()
         with self.memory.lock:
             held = self._pass_seam(operation)
@@ -286,7 +286,7 @@ class InMemoryStreamManager(Handle, RestingStreams):
 def claim_stream(
     memory: Memory, namespace: str, clock: Clock, tx: Transaction, claim: StreamClaim, run: RunRecord
 ) -> StreamPlace | None:
-    """Make a run that begins its stream's writer, once its start stands; None where that cannot be."""
+    """Make a starting run the writer of its stream once its start is committed; None if that is not possible."""
     stream: MemoryStream | None = memory.streams.get((namespace, claim.stream_id))
     head = rules.with_started_run(stream and stream.head, claim, run, tx.now)
     if head is None:

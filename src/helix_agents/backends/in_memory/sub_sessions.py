@@ -12,7 +12,7 @@ from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate,
 
 
 def add_refs(tx: Transaction, session_id: SessionId, refs: Iterable[SubSessionRef]) -> None:
-    """Add references; one to a child that is referred to already is left as it is."""
+    """Add references; an existing reference to the same child stays as it is."""
     for ref in refs:
         rows = tx.within(tx.tables.refs, session_id)
         if ref.sub_session_id not in rows:
@@ -31,12 +31,12 @@ def update_ref(tx: Transaction, session_id: SessionId, update: SubSessionRefUpda
 
 
 def some_went_on(tx: Transaction, children: Iterable[SessionId]) -> bool:
-    """Whether one of these children waits no more."""
+    """Whether one of these children no longer waits."""
     return any(went_on(current_run(tx.tables, child)) for child in children if child in tx.tables.sessions)
 
 
 def link_ref(tx: Transaction, session_id: SessionId, ref: SubSessionRef) -> None:
-    """Add a reference for a child's start; one that is there is brought up to date."""
+    """Add a reference when a child starts; an existing one is brought up to date."""
     add_refs(tx, session_id, (ref,))
     update_ref(tx, session_id, linked(ref))
 

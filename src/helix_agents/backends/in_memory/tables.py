@@ -1,4 +1,4 @@
-"""What a namespace holds: plain dicts of rows that nobody outside the backend can reach."""
+"""The contents of a namespace: plain dicts of rows that nothing outside the backend can reach."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -17,6 +17,7 @@ from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import Lease, RunRecord
+from helix_agents.domain.schedules import Schedule, ScheduleId
 from helix_agents.domain.sessions import InterruptFlag, SessionState
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef
@@ -25,9 +26,9 @@ from helix_agents.domain.usage import UsageEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """A session's record, its present custom state, and where it stands in the lineage.
+    """A session's record, its present custom state, and its position in the lineage.
 
-    `first_state_count` is where it stood when it was created; `remembered` answers a step commit sent again.
+    `first_state_count` is its position at creation; `remembered` answers a step commit that is sent again.
     """
 
     record: SessionState
@@ -40,7 +41,7 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRow:
-    """A checkpoint and the place in the lineage it marks."""
+    """A checkpoint and the position in the lineage that it marks."""
 
     checkpoint: Checkpoint
     segment: Segment
@@ -49,7 +50,7 @@ class CheckpointRow:
 
 @dataclass(slots=True)
 class EntryHead:
-    """Where the entries of a namespace stand."""
+    """The head of a namespace's log of entries."""
 
     store_id: str
     audit_hash: str
@@ -73,7 +74,7 @@ class EntryTables:
 
 
 class Tables:
-    """All rows of one namespace. What belongs to a session is found under its id, oldest first."""
+    """All rows of one namespace. Rows that belong to a session are found under its id, oldest first."""
 
     def __init__(self) -> None:
         self.sessions: dict[SessionId, SessionRow] = {}
@@ -88,13 +89,15 @@ class Tables:
         self.session_runs: dict[SessionId, list[RunId]] = {}
         self.runs: dict[RunId, RunRecord] = {}
         self.starts: dict[RunId, RunStartCommitted] = {}
-        self.leases: dict[str, Lease] = {}
-        # By root session, since one person answers for a whole tree.
+        # Each with its length from one renewal to its end.
+        self.leases: dict[str, tuple[Lease, int]] = {}
+        self.schedules: dict[ScheduleId, Schedule] = {}
+        # By root session, because one person answers for a whole tree.
         self.pending: dict[SessionId, dict[ToolCallId, PendingCall]] = {}
         self.usage: dict[tuple[RunId, int, int, int], UsageEntry] = {}
         self.locks: dict[str, Lock] = {}
         self.tokens = count(1)
         self.locks_looked_at = 0
         self.entries = EntryTables()
-        # By entity; what is known of a memory is what it is found by.
+        # By entity; each row holds a memory and what it is found by.
         self.memories: dict[EntityId, dict[MemoryId, Looked]] = {}

@@ -1,4 +1,4 @@
-"""One operation's changes, which all stand or are all taken back."""
+"""The changes of one operation, which are all kept or all undone."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,9 +13,9 @@ V = TypeVar("V")
 
 
 class Transaction:
-    """Changes tables in place, under the lock of the memory, and remembers how to take each change back.
+    """Changes tables in place, under the lock of the memory, and remembers how to undo each change.
 
-    An operation may therefore read what it wrote, and may be refused at any point without leaving a trace.
+    An operation can therefore read what it wrote, and can be refused at any point without leaving a trace.
     """
 
     def __init__(self, tables: Tables, *, now: int, ids: IdSource, limits: StoreLimits) -> None:
@@ -27,7 +27,7 @@ class Transaction:
         self._afterwards: list[Callable[[], None]] = []
 
     def put(self, table: dict[K, V], key: K, row: V) -> None:
-        """Store a row, in place of the one under its key if there is one."""
+        """Store a row, replacing the one under its key if there is one."""
         if key in table:
             before = table[key]
             self._undo.append(lambda: table.__setitem__(key, before))
@@ -36,13 +36,13 @@ class Transaction:
         table[key] = row
 
     def within(self, tables: dict[K, dict[K2, V]], key: K) -> dict[K2, V]:
-        """The table under a key of a table of tables, which is made if it is not there."""
+        """The table under a key of a table of tables, created if it is missing."""
         if key not in tables:
             self.put(tables, key, {})
         return tables[key]
 
     def remove(self, table: dict[K, V], key: K) -> None:
-        """Remove a row; one that is not there is fine."""
+        """Remove a row; a missing one is fine."""
         if key in table:
             row = table.pop(key)
             self._undo.append(lambda: table.__setitem__(key, row))
@@ -53,21 +53,21 @@ class Transaction:
         self._undo.append(log.pop)
 
     def append_under(self, logs: dict[K, list[V]], key: K, entry: V) -> None:
-        """Add to the end of the log under a key, which is made if it is not there."""
+        """Append to the log under a key, created if it is missing."""
         if key not in logs:
             self.put(logs, key, [])
         self.append(logs[key], entry)
 
     def afterwards(self, action: Callable[[], None]) -> None:
-        """Do something once the changes stand, still under the lock; it must not fail."""
+        """Schedule a call for when the changes are kept, still under the lock; it must not fail."""
         self._afterwards.append(action)
 
     def conclude(self) -> None:
-        """Let the changes stand."""
+        """Keep the changes."""
         for action in self._afterwards:
             action()
 
     def undo(self) -> None:
-        """Take every change back, the latest first."""
+        """Undo every change, the latest first."""
         for step in reversed(self._undo):
             step()

@@ -15,7 +15,7 @@ from helix_agents.ports.usage_store import UsageStore
 
 
 def record_usage(tx: Transaction, entries: Iterable[UsageEntry]) -> int:
-    """Store entries; one that is there already counts nothing. Answers how many were new."""
+    """Store entries; one that is already stored is not counted again. Returns how many were new."""
     new = 0
     for entry in entries:
         key = (entry.run_id, entry.attempt, entry.step, entry.n)
@@ -26,7 +26,7 @@ def record_usage(tx: Transaction, entries: Iterable[UsageEntry]) -> int:
 
 
 class InMemoryUsageStore(Handle):
-    """What sessions used, in the memory that may hold the sessions too."""
+    """The usage of sessions, in a memory that may hold the sessions as well."""
 
     async def record_usage(self, entries: Sequence[UsageEntry]) -> int:
         private = [own(entry) for entry in entries]
@@ -58,7 +58,7 @@ class InMemoryUsageStore(Handle):
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         with self._reading() as tables:
             members = set(tree(tables, session_id))
-            # Without its sessions beside it, usage still knows the root of every entry.
+            # Even where the sessions are not stored here, every usage entry knows its root.
             found = [
                 entry
                 for entry in tables.usage.values()

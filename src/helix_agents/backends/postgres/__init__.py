@@ -37,7 +37,7 @@ __all__ = [
 async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "auto", **options: Any) -> Backend:
     """Open a database: `postgresql://user:password@host/database?schema=helix&pool_size=20`.
 
-    See `PostgresSettings` for what the URL, or a keyword of the same name, may say.
+    `PostgresSettings` lists the options of the URL; keyword arguments of the same names are accepted as well.
     """
     settings, asked = parse_url(url, options)
     clock, seam = options.pop("clock", None), options.pop("seam", None)

@@ -17,14 +17,14 @@ from helix_agents.domain.session_changes import branched, version_at
 from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.domain.transcript import missing_results, only_held, open_step, open_tail
 
-# A reply and the results of its calls; more is read when there were more calls.
+# A reply and the results of its calls; if there were more calls, more is read.
 TAIL = 8
 
 
 async def open_branch(
     connection: Connection, namespace: str, session_id: SessionId, options: CreateSession, now: int
 ) -> SessionRow:
-    """The row, not stored yet, of a session that starts where another one stood."""
+    """The row, not stored yet, of a session that starts from a point of another one."""
     assert options.branch is not None
     source = await load_session(connection, namespace, options.branch.from_session_id)
     segment, messages, writes, version = await _branch_point(connection, namespace, source, options.branch)
@@ -41,7 +41,7 @@ async def open_branch(
 
 
 async def cut_back(connection: Connection, row: SessionRow, segment: int, messages: int, writes: int) -> None:
-    """Let a session go on from an earlier point of its own history; what branches see does not change."""
+    """Continue a session from an earlier point of its own history; what branches see does not change."""
     row.segment = await new_segment(
         connection,
         row.namespace,
@@ -55,8 +55,9 @@ async def cut_back(connection: Connection, row: SessionRow, segment: int, messag
 
 
 async def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId, now: int) -> int:
-    """Put a session's messages and state back to one of its checkpoints; calls that were open there get results.
-    Answers the version of its agent that the state is of there.
+    """Restore a session's messages and state to one of its checkpoints, and answer calls that were open there.
+
+    Returns the agent version that the restored state belongs to.
 
     Raises:
         CheckpointNotFoundError: the session has no such checkpoint.
@@ -64,7 +65,7 @@ async def rewind(connection: Connection, row: SessionRow, checkpoint_id: Checkpo
     point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
     segment, messages, writes, version = await _branch_point(connection, row.namespace, row, point)
     results = await _missing_results(connection, row.namespace, point, segment, messages)
-    # Whoever comes back to where the session leaves finds what its open step held.
+    # A later return to this point finds the results that the open step held.
     here = BranchPoint(from_session_id=row.session_id)
     left = await _missing_results(connection, row.namespace, here, row.segment, row.message_count)
     await _append(connection, row, only_held(left), now)
@@ -76,8 +77,7 @@ async def rewind(connection: Connection, row: SessionRow, checkpoint_id: Checkpo
 async def _branch_point(
     connection: Connection, namespace: str, source: SessionRow, at: BranchPoint
 ) -> tuple[int, int, int, int]:
-    """Segment, message count and state count to branch from, or to rewind to, and the version of its agent that the
-    state is of there."""
+    """Segment, message count and state count to branch from or rewind to, and the agent version of that state."""
     messages = 0 if at.checkpoint_id == BEGINNING else at.message_count
     if at.checkpoint_id is not None and at.checkpoint_id != BEGINNING:
         there = await own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
@@ -91,7 +91,7 @@ async def _branch_point(
 async def _missing_results(
     connection: Connection, namespace: str, point: BranchPoint, segment: int, messages: int
 ) -> tuple[ToolMessage, ...]:
-    """Results for the calls that are open at a point, where a segment has so many messages."""
+    """Results for the calls that are still open at a point, given the number of messages in the segment there."""
     tail = await _tail(connection, segment, messages)
     calls = open_tail(tail)
     if not calls:
@@ -119,7 +119,7 @@ async def _append(connection: Connection, row: SessionRow, results: tuple[ToolMe
 
 
 async def _tail(connection: Connection, segment: int, count: int) -> list[Message]:
-    """The newest of a segment's first messages, the last one first, at least as far as the last reply."""
+    """The newest of a segment's first messages, the last one first, at least back to the last reply."""
     newest_first: list[Message] = []
     last = count
     while last > 0 and all(isinstance(message, ToolMessage) for message in newest_first):

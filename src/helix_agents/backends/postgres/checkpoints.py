@@ -37,7 +37,7 @@ async def write_checkpoint(
     step_count: int | None = None,
     stream_sequence: int = 0,
 ) -> None:
-    """Write a checkpoint of the session as its row stands and move the row's pointer to it."""
+    """Write a checkpoint of the session's row and move the row's pointer to it."""
     number = row.segment << 32 | row.version
     await connection.execute(
         "INSERT INTO __agents_checkpoints (id, session_id, run_id, step_id, step_count, status, message_count,"
@@ -65,7 +65,7 @@ async def write_checkpoint(
 async def commit_at(
     connection: Connection, row: SessionRow, meta: CheckpointMeta, ops: tuple[WriteOp, ...], now: int
 ) -> Committed:
-    """End a commit of source `staging`: its checkpoint, the session's row, and the answer."""
+    """Finish a commit of source `staging`: its checkpoint, the session's row, and the answer."""
     await write_checkpoint(
         connection,
         row,
@@ -96,7 +96,7 @@ async def read_checkpoint(connection: Connection, number: int) -> Checkpoint | N
 async def own_checkpoint(
     connection: Connection, namespace: str, session_id: SessionId, checkpoint_id: CheckpointId
 ) -> tuple[int, int, int]:
-    """Segment, message count and state count of a checkpoint of this very session.
+    """Segment, message count and state count of one of this session's own checkpoints.
 
     Raises:
         CheckpointNotFoundError: the session has no such checkpoint.
@@ -114,7 +114,7 @@ async def own_checkpoint(
 
 
 async def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int:
-    """When a checkpoint that is there was written."""
+    """When an existing checkpoint was written."""
     number = checkpoint_number(checkpoint_id)
     row = await connection.one("SELECT created_at FROM __agents_checkpoints WHERE id = ?", (number,))
     assert row is not None
@@ -122,8 +122,7 @@ async def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int
 
 
 async def state_count_at(connection: Connection, row: SessionRow, message_count: int) -> tuple[int, int]:
-    """How many state writes belong to the first `message_count` messages of a session, and the version of its agent
-    that the state is of after them."""
+    """How many state writes belong to a session's first `message_count` messages, and that state's agent version."""
     cut, at = Cut(message_count, row.state_count), row.segment
     while True:
         found = await connection.one(
@@ -150,13 +149,13 @@ async def state_count_at(connection: Connection, row: SessionRow, message_count:
 
 
 async def _made_with(connection: Connection, here: Segment) -> int | None:
-    """How many state writes the session of a segment was made with, if it begins there."""
+    """How many state writes the session of a segment was created with, if it starts in that segment."""
     above = await load_segment(connection, here.parent) if here.parent is not None else None
     if above is not None and above.owned and above.session_id == here.session_id:
         return None
     if here.state_boundary:
         return here.state_boundary
-    # The state that a session was made with is the first thing logged, and no step wrote it.
+    # A session's initial state is the first entry in its log, and no step wrote it.
     first = await connection.one("SELECT writes FROM __agents_state_log WHERE id = ?", (here.segment << 32 | 1,))
     return int(first is not None and not decode(first[0], StepWrites))
 

@@ -1,4 +1,4 @@
-"""The atomic writes of a run in Postgres: its start, its steps, and its end from outside."""
+"""The atomic writes of a run in Postgres: its start, its steps, and an end imposed from outside."""
 
 import contextlib
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ from helix_agents.domain.writes import difference
 
 
 class PostgresCommits(PostgresSessions):
-    """The writes that make a run one story."""
+    """The writes that frame a run."""
 
     async def start_run(self, start: StartRun) -> RunStartCommitted:
         door.check_start(start)
@@ -93,14 +93,14 @@ class PostgresCommits(PostgresSessions):
         return await self._db.write(lambda connection: self._start(connection, start, bodies, now))
 
     async def _planned_start(self, start: StartRun, bodies: list[str], now: int) -> PlainStart | None:
-        """The rows a plain start leads to; None when it has to be looked at under a lock."""
+        """The rows that a plain start leads to; None if the start has to be examined under a lock."""
         try:
             if start.create is not None:
                 return in_new_session(self._namespace, start, bodies, now)
             found = await self._db.one(READ, (self._namespace, start.session_id))
             return in_session_as_read(start, found, bodies, now, self._state_writes) if found is not None else None
         except ConflictError:
-            # Perhaps a start that was made before, which is no conflict.
+            # Perhaps this start was already made, which is no conflict.
             return None
 
     async def save_state_and_promote_staging(
@@ -135,7 +135,7 @@ class PostgresCommits(PostgresSessions):
         return await self._commit_step(step)
 
     async def _commit_step(self, step: Step) -> Committed:
-        """In one statement if that is all it needs, else under a lock.
+        """Commit in one statement if that is all it needs, else under a lock.
 
         A statement whose answer was lost is sent again: the fence and the remembered answer make that safe.
         """
@@ -149,7 +149,7 @@ class PostgresCommits(PostgresSessions):
         return await self._db.write(lambda connection: commit_carefully(connection, step, self._state_writes))
 
     async def _tried(self, statement: str, values: Sequence[Value]) -> Row | None:
-        """What a function in SQL answered; None when it did nothing."""
+        """The answer of an SQL function; None if it did nothing."""
         try:
             return await self._db.call(statement, values)
         except HelixError as problem:
@@ -189,7 +189,7 @@ class PostgresCommits(PostgresSessions):
             await change_calls(connection, self._namespace, await calls_below(connection, row), abandon)
             await append_messages(connection, row, bodies, now)
             ended = [row.session_id]
-            # Who is at its end stays there: whoever begins it anew waits for the tree's lock.
+            # A settled session stays settled: starting it anew has to wait for the tree's lock.
             for child in await children_of(connection, self._namespace, request.session_id, statuses=UNSETTLED):
                 below = await load_session(connection, self._namespace, child)
                 if is_unsettled(record_of(below)):
@@ -250,7 +250,7 @@ class PostgresCommits(PostgresSessions):
         return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count, stream=place)
 
     async def _lock_trees(self, connection: Connection, start: StartRun) -> None:
-        """A start that looks at more than its own session keeps others who do so out; its parent's row comes first."""
+        """Lock out other operations on more than one session of the tree; the parent's row is locked first."""
         create = start.create
         above = start.parent.session_id if start.parent is not None else create.parent_session_id if create else None
         await lock_tree_of(connection, self._namespace, above or start.session_id)
@@ -258,7 +258,7 @@ class PostgresCommits(PostgresSessions):
             await find_session(connection, self._namespace, above)
 
     async def _first_answer(self, connection: Connection, run: RunRecord) -> RunStartCommitted:
-        """What a start answered whose caller did not get it."""
+        """The answer to an earlier start whose caller never received it."""
         first = await connection.one(
             "SELECT start_version, start_messages FROM __agents_runs WHERE namespace = ? AND run_id = ?",
             (self._namespace, run.run_id),
@@ -288,10 +288,10 @@ class PostgresCommits(PostgresSessions):
     async def _expected_session(
         self, connection: Connection, row: SessionRow | None, start: StartRun, now: int
     ) -> SessionRow:
-        """The session this run starts in, made if asked for and exactly as the caller read it."""
+        """The session this run starts in: created if the caller asks for it, otherwise just as the caller read it."""
         if start.create is not None:
             made = await self._insert_session(connection, start.session_id, start.create, now)
-            # Making the session and starting its run are one commit: the first, not the second.
+            # Creating the session and starting its run are one commit and therefore one version, not two.
             made.version = 0
             return made
         if row is None:
@@ -309,7 +309,7 @@ class PostgresCommits(PostgresSessions):
         expected_version: int | None,
         now: int,
     ) -> Committed:
-        """The step commit of a caller outside the engine: the record as a whole, compared with what is stored."""
+        """The step commit for callers outside the engine: the record as a whole, compared with the stored one."""
         row = await load_session(connection, self._namespace, session_id)
         before = row.version
         if expected_version not in (None, before):

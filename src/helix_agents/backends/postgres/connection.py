@@ -1,4 +1,4 @@
-"""One Postgres connection whose every statement passes the seam, and what its errors mean to a user."""
+"""A Postgres connection that sends every statement through the seam, and the translation of its errors for users."""
 
 # asyncpg carries no types of its own.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -27,9 +27,9 @@ Row: TypeAlias = tuple[Any, ...]
 HAS_TO_BE_LOOKED_AT = "HX001"
 _OURS = re.compile(r"__agents_(changes\b)?")
 _PLACEHOLDER = re.compile(r"\?(\d*)")
-# A transaction that lost a race inside the server was rolled back: it may simply run again.
+# A transaction that lost a race inside the server was rolled back, so it can be run again.
 LOST_RACES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-# The connection, or the server behind it, is gone; whether it did what it was asked last is not known.
+# The connection, or the server behind it, is gone; whether the last request was carried out is unknown.
 LOST_CONNECTIONS = (
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
@@ -41,7 +41,7 @@ LOST_CONNECTIONS = (
     OSError,
     TimeoutError,
 )
-# A server that answers somebody who comes for the first time, and refuses, is the wrong one or asked in the wrong way.
+# A server that answers a first connection with a refusal is the wrong server, or was addressed in the wrong way.
 REFUSALS = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.InvalidAuthorizationSpecificationError,
@@ -59,7 +59,7 @@ class CommitUnknownError(Exception):
 
 
 class Statements:
-    """Statements as the server takes them: names put into the schema, `?` numbered. Each is worked out once."""
+    """Statements in the server's form: our names qualified with the schema, `?` numbered. Each is computed once."""
 
     def __init__(self, schema: str) -> None:
         self._schema = schema
@@ -72,11 +72,12 @@ class Statements:
         return found
 
     def in_schema(self, text: str) -> str:
-        """The text with every name of ours in the schema; values are bound and never part of a text."""
+        """The text with all our names qualified with the schema; values are bound and never part of the text."""
         return _OURS.sub(self._whole_name, text)
 
     def _whole_name(self, found: re.Match[str]) -> str:
-        # A schema may be named like a word of the language. Channels belong to none, and their names are values.
+        # Quoted, because a schema may be named like an SQL keyword. Channels belong to no schema, and their names are
+        # values.
         return f"{self._schema}.{found[0]}" if found[1] else f'"{self._schema}".{found[0]}'
 
     def _numbered(self, statement: str) -> str:
@@ -85,10 +86,10 @@ class Statements:
 
 
 class Connection:
-    """What a backend's functions get: statements in, rows out.
+    """The backend's view of a database: statements in, rows out.
 
-    `ring` announces a topic with the commit; `after_commit` is called once it is certain. In a transaction that writes,
-    `lock` is what makes a SELECT keep its rows from others.
+    `ring` announces a topic with the commit; the callbacks in `after_commit` run once the commit is certain. In a
+    writing transaction, `lock` is the clause that makes a SELECT lock its rows.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Connection:
         self._seam = seam
 
     async def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        """Run a statement for its effect; answers how many rows it changed."""
+        """Run a statement for its effect; returns how many rows it changed."""
         done: str = await self.raw.execute(self._statements[statement], *values)
         if self._seam is not None:
             await self._pass(statement)
@@ -110,7 +111,7 @@ class Connection:
         return int(count) if count.isdigit() else 0
 
     async def execute_many(self, statement: str, rows: Sequence[Sequence[Value]]) -> None:
-        """Run a statement once per row, in one go."""
+        """Run a statement once per row, in one batch."""
         await self.raw.executemany(self._statements[statement], rows)
         if self._seam is not None:
             await self._pass(statement)
@@ -130,7 +131,7 @@ class Connection:
         return rows
 
     async def ring(self, topic: str) -> None:
-        """Wake whoever waits for this topic, in any process, with the commit."""
+        """Wake the listeners of this topic, in any process, with the commit."""
         await self.execute("SELECT pg_notify('__agents_changes', ?)", (topic,))
 
     async def _pass(self, statement: str) -> None:
@@ -144,8 +145,11 @@ class Connection:
 
 
 def askable(*values: Value) -> list[Value]:
-    """Values to ask by. No text in the database holds a zero character, and no id a control character: so with this
-    one in its place nothing is found, as it should be."""
+    """Values to query by, with zero characters replaced by another control character.
+
+    No text in the database holds a zero character and no id a control character, so such a query finds nothing, as it
+    should.
+    """
     return [_without_zero(value) for value in values]
 
 
@@ -158,24 +162,24 @@ def _without_zero(value: Value) -> Value:
 
 
 def has_to_be_looked_at(problem: BaseException | None) -> bool:
-    """Whether a function in SQL refused to decide, or could not read what it was given; nothing was done."""
+    """Whether an SQL function refused to decide or could not read its input; in either case nothing was done."""
     if isinstance(problem, asyncpg.UntranslatableCharacterError):
         return True
     return isinstance(problem, asyncpg.PostgresError) and problem.sqlstate == HAS_TO_BE_LOOKED_AT
 
 
 def is_unreadable(text: str) -> bool:
-    """Whether no function in SQL can look into this JSON: it keeps a zero character, but cannot make a text of it."""
+    """Whether SQL functions cannot read this JSON. They can keep a zero character in it, but not convert it to text."""
     return "\\u0000" in text
 
 
 def is_lost(problem: BaseException, raw: Any) -> bool:
-    """Whether the connection is gone, and not only the statement wrong."""
-    # A driver that is in the middle of nothing we asked of it was told so by a server that ends: while the line is
-    # still open, it says that with an internal error.
+    """Whether the connection is gone, rather than the statement being wrong."""
+    # A server that shuts down sends a message that answers no request of ours. While the socket is still open, the
+    # driver reports that as an internal error.
     if isinstance(problem, (ConnectionGoneError, asyncpg.InternalClientError, *LOST_CONNECTIONS)):
         return True
-    # asyncpg says that a connection is closed with an error of its own kind, which also tells of mistakes.
+    # asyncpg reports a closed connection with an error class that it also uses for programming mistakes.
     return isinstance(problem, asyncpg.InterfaceError) and raw is not None and raw.is_closed()
 
 
@@ -185,19 +189,21 @@ def meaning(problem: BaseException, store: str) -> HelixError | None:
         case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
             return StoreFullError(store)
         case asyncpg.InsufficientPrivilegeError():
-            return StoreReadOnlyError(store, f"grant it to the role that opens it ({problem})")
+            return StoreReadOnlyError(store, f"grant access to the role that opens it ({problem})")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
             return StoreCorruptError(store, str(problem))
         case asyncpg.CharacterNotInRepertoireError() | asyncpg.UntranslatableCharacterError() | asyncpg.DataError():
             return UnstorableValueError("value", str(problem))
         case asyncpg.ProgramLimitExceededError():
-            # Such as ids that are too long together for an index: trying again helps nobody.
+            # For example ids that together are too long for an index; a retry cannot help.
             return UnstorableValueError("value", str(problem))
         case asyncpg.ReadOnlySQLTransactionError():
             # After a failover the old address may still lead to a server that only follows.
-            return StoreUnavailableError(store, "the server takes no writes at the moment")
+            return StoreUnavailableError(store, "the server accepts no writes at the moment")
         case CommitUnknownError():
-            return StoreUnavailableError(store, f"the connection was lost in a commit, which may be made ({problem})")
+            return StoreUnavailableError(
+                store, f"the connection was lost during a commit, which may have been made ({problem})"
+            )
         case ConnectionGoneError() | asyncpg.PostgresError() | asyncpg.InterfaceError() | OSError() | TimeoutError():
             return StoreUnavailableError(store, str(problem) or type(problem).__name__)
         case _:

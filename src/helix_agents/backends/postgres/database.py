@@ -1,4 +1,4 @@
-"""One Postgres database as this backend uses it: how it is opened, asked, written to and closed."""
+"""One Postgres database as this backend uses it: how it is opened, queried, written to and closed."""
 
 # asyncpg carries no types of its own.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -35,13 +35,13 @@ from helix_agents.ports.seam import Seam
 T = TypeVar("T")
 
 TRIES = 4
-"""How often work is sent that may be sent again: once, and after each of three connections that broke or races lost."""
+"""How often repeatable work is sent: once, and again after each of three broken connections or lost races."""
 
 ENCODINGS = ("UTF8", "SQL_ASCII")
-"""Those of a database that takes any text: as it is, or without looking at it."""
+"""The encodings that can store any text: UTF8, or bytes taken without checking."""
 
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# What was waited for behind a lock has to be seen, whatever the database does by default.
+# A transaction must see what was committed while it waited for a lock, whatever the database's default level.
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_UNSYNCED = f"{_BEGIN}; SET LOCAL synchronous_commit = off"
 
@@ -49,9 +49,9 @@ _BEGIN_UNSYNCED = f"{_BEGIN}; SET LOCAL synchronous_commit = off"
 class Database:
     """A database, shared by the store, streams, locks and usage of one process.
 
-    A plain write is one statement in a transaction of its own. What needs several takes a lock first, and runs again
-    when the connection broke before its COMMIT was sent: until then nothing has happened. A COMMIT without an answer is
-    never repeated here, as nobody knows whether it took place.
+    A plain write is one statement in its own transaction. Work that needs several statements takes a lock first, and
+    runs again if the connection broke before its COMMIT was sent, because until then nothing has happened. A COMMIT
+    without an answer is never repeated here, because it may have taken place.
     """
 
     def __init__(self, settings: PostgresSettings, *, seam: Seam | None = None) -> None:
@@ -76,10 +76,10 @@ class Database:
         """Open the database, migrating it unless told only to check; many processes may do so at once.
 
         Raises:
-            SchemaTooNewError: a newer version of this library has migrated it.
-            SchemaTooOldError: it has to be migrated and `migrate="check"` forbids that.
-            InvalidStoreUrlError: there is no such database, or the server does not let us in; says why.
-            StoreError: it cannot be reached or used; says why.
+            SchemaTooNewError: a newer version of this library has migrated the database.
+            SchemaTooOldError: the database has to be migrated and `migrate="check"` forbids that.
+            InvalidStoreUrlError: there is no such database, or the server refuses us; the message says why.
+            StoreError: the database cannot be reached or used; the message says why.
         """
         database = cls(settings, seam=seam)
         try:
@@ -96,7 +96,7 @@ class Database:
         return database
 
     def is_same_as(self, other: "Database") -> bool:
-        """Whether both lead to the same data, so that one transaction can hold what belongs to both."""
+        """Whether both lead to the same data, so that one transaction can cover both."""
         mine, theirs = self.settings, other.settings
         return (mine.dsn, mine.schema) == (theirs.dsn, theirs.schema)
 
@@ -106,7 +106,7 @@ class Database:
         return self
 
     def wake_everybody(self) -> None:
-        """Have whoever waits in this process look again."""
+        """Make all waiting tasks of this process look again."""
         self.listener.wake_everybody()
 
     async def close(self) -> None:
@@ -118,7 +118,8 @@ class Database:
     async def write(self, work: Callable[[Connection], Awaitable[T]], *, synced: bool = True) -> T:
         """Run work in a transaction: durable when this returns, undone when it raises.
 
-        What is not `synced` is everybody's to see at once, and reaches the server's disk with the next commit that is.
+        Work that is not `synced` is visible to everyone at once, and reaches the server's disk with the next commit
+        that is.
         """
 
         async def in_transaction(connection: Connection) -> T:
@@ -137,7 +138,7 @@ class Database:
         return await self._again_when_lost(in_transaction, writes=True)
 
     async def read(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run work that takes several statements on one consistent view of the data."""
+        """Run work of several statements on one consistent view of the data."""
 
         async def consistently(connection: Connection) -> T:
             await connection.execute(READ)
@@ -158,27 +159,27 @@ class Database:
             await view.begin()
             yield view
         finally:
-            # Nothing was written, so there is nothing to end.
+            # Nothing was written, so there is no transaction to end.
             raw.terminate()
 
     async def one(self, statement: str, values: Sequence[Value] = ()) -> Row | None:
-        """One question: its first row, or None."""
+        """Run one query; returns its first row, or None."""
         return await self._again_when_lost(lambda connection: connection.one(statement, values), asks=True)
 
     async def all(self, statement: str, values: Sequence[Value] = ()) -> list[Row]:
-        """One question: all its rows."""
+        """Run one query; returns all its rows."""
         return await self._again_when_lost(lambda connection: connection.all(statement, values), asks=True)
 
     async def call(self, statement: str, values: Sequence[Value]) -> Row | None:
-        """One statement that writes, in a transaction of its own, and may be sent twice: its first row, or None."""
+        """Run one write in its own transaction, which may be sent twice; returns its first row, or None."""
         return await self._again_when_lost(lambda connection: connection.one(statement, values))
 
     async def execute(self, statement: str, values: Sequence[Value] = ()) -> int:
-        """One statement in a transaction of its own, which may be sent twice; answers how many rows it changed."""
+        """Run one statement in its own transaction, which may be sent twice; returns how many rows it changed."""
         return await self._again_when_lost(lambda connection: connection.execute(statement, values))
 
     async def call_once(self, statement: str, values: Sequence[Value]) -> Row | None:
-        """One statement that writes, in a transaction of its own, and may not be sent twice: its first row, or None."""
+        """Run one write in its own transaction, which must not be sent twice; returns its first row, or None."""
 
         async def in_doubt(connection: Connection) -> Row | None:
             try:
@@ -191,7 +192,7 @@ class Database:
         return await self._again_when_lost(in_doubt)
 
     async def execute_once(self, statement: str) -> None:
-        """One statement outside any transaction, which is not repeated."""
+        """Run one statement outside any transaction, without repeating it."""
         await self._tell(lambda: self._borrowing(lambda connection: connection.execute(statement)))
 
     async def _again_when_lost(
@@ -210,7 +211,7 @@ class Database:
         raise AssertionError("the last try returns or raises")
 
     async def _tell(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, and tell a problem of the driver in the words of the domain."""
+        """Run the work and translate the driver's errors into the domain's."""
         try:
             return await work()
         except Exception as problem:
@@ -222,7 +223,7 @@ class Database:
     async def _borrowing(
         self, work: Callable[[Connection], Awaitable[T]], *, writes: bool = False, asks: bool = False
     ) -> T:
-        """Do it with a connection. One that is lost says so in one way, and is not used again."""
+        """Run the work with a connection. A lost connection always raises the same error, and is not used again."""
         if self._closed:
             raise StoreClosedError(self.name)
         raw = await self._acquire()
@@ -236,22 +237,25 @@ class Database:
                 raise
             if is_lost(problem, raw):
                 if raw.is_closed():
-                    # What ended this one may have ended those, too, and nobody sent anything over them since.
+                    # Whatever ended this connection may also have ended the idle ones, which nobody has used since.
                     self._let_idle_ones_go()
                 raise ConnectionGoneError(str(problem) or type(problem).__name__) from problem
             if isinstance(problem, asyncpg.ReadOnlySQLTransactionError):
-                # The address may lead to the server that takes writes by now: nobody goes on with this one.
+                # By now the address may lead to the server that accepts writes, so connections to this one are dropped.
                 self._let_idle_ones_go()
             else:
                 usable = await undo(raw)
             raise
         finally:
-            # Whoever was cancelled left a statement behind that may still be running there.
+            # A cancelled caller leaves a statement behind that may still be running on the connection.
             await self._release(raw, usable=usable)
 
     async def _acquire(self) -> Any:
-        """A connection of the pool; a caller in another event loop, such as the one that keeps leases alive while this
-        one is busy, gets one for itself, as a connection belongs to the loop that opened it."""
+        """A connection of the pool.
+
+        A connection belongs to the event loop that opened it. A caller in another loop, such as the one that keeps
+        leases alive while this loop is busy, gets a connection of its own.
+        """
         if asyncio.get_running_loop() is self._loop:
             return await self._pool.acquire()
         return await uninterrupted(self._connect())
@@ -273,7 +277,7 @@ class Database:
         try:
             await self.clock.look_at(raw)
         except BaseException as problem:
-            # Who is hung up on at his first question was never connected, whatever the driver calls it.
+            # If the first query is cut off, the connection was never established, whatever the driver calls it.
             lost = is_lost(problem, raw)
             raw.terminate()
             if lost:
@@ -301,14 +305,14 @@ class Database:
         await self.read(lambda connection: check_schema(connection, self.name))
 
     async def _look_at_database(self, connection: Connection) -> int:
-        """The schema's version, of a database that can hold what people write.
+        """The schema's version, after checking that the database can hold any text.
 
         Raises:
-            InvalidStoreUrlError: it is encoded in a way that has no form for most of it.
+            InvalidStoreUrlError: the database's encoding cannot represent most texts.
         """
         encoding = getattr(connection.raw.get_settings(), "server_encoding", "UTF8")
         if encoding not in ENCODINGS:
-            reason = f"the database is encoded as {encoding}, which has no form for most texts; make one as UTF8"
+            reason = f"the database is encoded as {encoding}, which cannot represent most texts; create one with UTF8"
             raise InvalidStoreUrlError(self.name, reason)
         return await schema_version(connection)
 
@@ -321,23 +325,23 @@ class Database:
 
 
 class View:
-    """Questions that are all answered as of the first of them."""
+    """Queries that are all answered as of the first of them."""
 
     def __init__(self, connection: Connection, tell: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]) -> None:
         self._connection = connection
         self._tell = tell
 
     async def begin(self) -> None:
-        """Open the transaction that keeps the view."""
+        """Open the transaction that holds the view."""
         await self._tell(lambda: self._connection.execute(READ))
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """The answer; a lost connection cannot be replaced, as another one has another view."""
+        """Run a query. A lost connection cannot be replaced, because another one has another view."""
         return await self._tell(lambda: work(self._connection))
 
 
 async def undo(raw: Any) -> bool:
-    """Roll back without asking the seam, as a lost connection does the same; whether the connection is good again."""
+    """Roll back without asking the seam: a lost connection does the same. Returns whether the connection is usable."""
     try:
         if raw.is_in_transaction():
             await raw.execute("ROLLBACK")

@@ -1,4 +1,4 @@
-"""The database's clock, told without asking it every time."""
+"""The database's clock, known without asking for it every time."""
 
 # asyncpg carries no types of its own.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -10,16 +10,16 @@ from helix_agents.ports.clock import Clock
 
 SERVER_MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 SLOW_SECONDS = 1.0
-"""An answer that took longer says less of the time than what was known before."""
+"""An answer that took longer says less about the time than what was known before."""
 
 _LOOK = f"SELECT {SERVER_MS}"
 
 
 class DatabaseClock(Clock):
-    """Tells the server's time by this process's steady clock and how far the two were apart at the last look.
+    """Derives the server's time from this process's monotonic clock and the offset between the two at the last look.
 
-    All processes agree with the server, and so with each other, whatever their own clocks say: to within half a round
-    trip. Every new connection looks, and so does the renewal of a lease.
+    All processes agree with the server, and so with each other, to within half a round trip, whatever their own clocks
+    say. Every new connection looks, and so does every renewal of a lease.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class DatabaseClock(Clock):
         self.heard(await raw.fetchval(_LOOK), asked)
 
     def heard(self, server_ms: int, asked: float) -> None:
-        """Take in the server's time, which came with the answer to a question asked at a moment of the steady clock."""
+        """Take in the server's time, received with the answer to a query sent at `asked` on the monotonic clock."""
         now = time.monotonic()
         if now - asked < SLOW_SECONDS:
             self._ahead = server_ms - (asked + now) * 500

@@ -48,14 +48,14 @@ async def read_effects(connection: Connection, namespace: str, session_id: Sessi
 
 
 async def forget_every_effect(connection: Connection, namespace: str, session_id: SessionId) -> None:
-    """Remove a session's entries: what they say is left behind, and their calls' ids may come again."""
+    """Remove all of a session's entries: they belong to the abandoned history, and their call ids may come again."""
     await connection.execute(
         "DELETE FROM __agents_effects WHERE namespace = ? AND session_id = ?", (namespace, session_id)
     )
 
 
 async def save_effect(connection: Connection, namespace: str, effect: Effect) -> None:
-    """Store an entry as it stands now."""
+    """Store an entry in its present form."""
     await connection.execute(
         "INSERT INTO __agents_effects (namespace, session_id, tool_call_id, state, body) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (namespace, session_id, tool_call_id) DO UPDATE SET state = excluded.state, body = excluded.body",
@@ -64,7 +64,7 @@ async def save_effect(connection: Connection, namespace: str, effect: Effect) ->
 
 
 class PostgresEffects(Facet):
-    """Tools that must not run twice."""
+    """The ledger of tool calls that must not run twice."""
 
     async def begin_effect(self, request: BeginEffect) -> EffectOutcome:
         check_effect(request)
@@ -110,7 +110,7 @@ class PostgresEffects(Facet):
         call_id: ToolCallId,
         change: Callable[[Effect], tuple[Effect | None, FinishOutcome]],
     ) -> FinishOutcome:
-        """Read the entry, decide, and store it if it is still the same: two statements and no lock between them."""
+        """Read the entry, decide, and store it if it is unchanged: two statements, with no lock between them."""
         while True:
             row = await self._db.one(
                 "SELECT e.body FROM __agents_sessions s LEFT JOIN __agents_effects e ON e.namespace = s.namespace"

@@ -1,4 +1,4 @@
-"""Entries in Postgres: the store of the state capabilities, in the same database as the sessions."""
+"""Entries in Postgres: the store behind the state capabilities, in the same database as the sessions."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -43,11 +43,11 @@ from helix_agents.domain.entry_plan import ONCE, Plan, first_answer, next_revisi
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.entries import EntryDump, EntryStore, Waiting
 
-# As often a write reads without a lock. One that others were faster than so many times waits for its turn.
+# How often a write tries without a lock. One that was overtaken this many times waits for its turn.
 UNLOCKED_TRIES = 3
 
-# Up to where announced changes are gone, and up to where they are too many or too old. What is too old is looked for
-# from the oldest on, of which few are left: the log is in the order of time.
+# The revision up to which events are gone, and the one up to which they are too many or too old. The search for old
+# ones starts at the oldest, because few of them are left and the log is in time order.
 _DUE = """
 SELECT compacted, coalesce(greatest(
     (SELECT revision FROM __agents_entry_events WHERE namespace = ?1 ORDER BY revision DESC LIMIT 1 OFFSET ?2),
@@ -62,7 +62,7 @@ FROM __agents_entry_heads WHERE namespace = ?1
 class PostgresEntryStore(Part[Database]):
     """The entries of one namespace in one database, for all processes that use it.
 
-    There is no folder beside it: files need one that is given.
+    A database has no folder beside it, so files need an explicit one.
     """
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
@@ -96,14 +96,14 @@ class PostgresEntryStore(Part[Database]):
         return await self._db.write(lambda connection: self._transact_locked(connection, request, now))
 
     async def _transact_as_read(self, request: EntryTransaction, now: int) -> Transacted | None:
-        """Read in one statement, decide, and store in another if nobody wrote between; None when somebody did."""
+        """Read in one statement, decide, and store in another if nothing was written between them; else None."""
         read = await read_unlocked(self._db, self._namespace, request)
         if read is None:
             return None
         try:
             answer, plan = _decided(request, read.rows, read.head.revision, now)
         except QuotaExceeded:
-            # What fills the scope is told by one who looks at it.
+            # Only the locked path looks up what fills the scope, for the error message.
             return None
         if plan is None:
             return answer
@@ -127,7 +127,7 @@ class PostgresEntryStore(Part[Database]):
         return entry_of(row) if row is not None else None
 
     async def find_version(self, scope: str, key: str, version: int) -> Entry | None:
-        # Older versions of a key that does not exist are nobody's to see.
+        # Older versions of a key that no longer exists are not visible.
         row = await self._db.one(
             f"WITH present AS (SELECT {ENTRY} FROM __agents_entries"
             " WHERE namespace = ?1 AND scope = ?2 AND key = ?3 AND value IS NOT NULL)"
@@ -211,7 +211,7 @@ class PostgresEntryStore(Part[Database]):
             )
             reached = max(last, after)
             if len(rows) > limit:
-                # A transaction is told whole: what is cut off goes to the next page, unless it alone fills this one.
+                # A page never splits a transaction: the cut one moves to the next page, unless it alone fills this one.
                 reached = rows[limit][0] - 1
                 if reached < rows[0][0]:
                     reached = rows[0][0]
@@ -231,7 +231,8 @@ class PostgresEntryStore(Part[Database]):
         return row[0] if row is not None else 0
 
     async def prune_events(self, *, before_ms: int, keep: int) -> int:
-        # Looking goes through much of the log, and most of the time nothing is due: writers do not wait for that.
+        # The search scans much of the log and usually finds nothing due, so it runs as a read, without delaying
+        # writers.
         compacted, up_to = await self._db.one(_DUE, (self._namespace, keep, before_ms)) or (0, 0)
         if up_to <= compacted:
             return compacted
@@ -298,7 +299,7 @@ class PostgresEntryStore(Part[Database]):
 
 
 def _decided(request: EntryTransaction, rows: KnownRows, revision: int, now: int) -> tuple[Transacted, Plan | None]:
-    """The answer, and what has to be stored for it: nothing when the request was made before."""
+    """The answer, and the plan to store for it; no plan if the request was made before."""
     if request.once is not None:
         answer = first_answer(request, rows.find(ONCE, request.once))
         if answer is not None:

@@ -1,4 +1,4 @@
-"""Some scopes of a namespace in Postgres at one revision, batch by batch, whatever is written meanwhile."""
+"""Some scopes of a namespace in Postgres at one revision, batch by batch, unaffected by later writes."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -10,7 +10,7 @@ from helix_agents.domain.entries import Entry
 
 BATCH_KEYS = 500
 BATCH_BYTES = 4_000_000
-# Some keys, as many as a batch may weigh, and at least one. A key that was deleted weighs nothing and is told too.
+# As many keys as fit into a batch, and at least one. A deleted key has no weight but is included too.
 _KEYS = f"""
 SELECT key FROM (
     SELECT key, sum(size + history_bytes) OVER (ORDER BY key) - size - history_bytes AS weighs
@@ -23,7 +23,7 @@ SELECT key FROM (
 
 
 class PostgresDump:
-    """A view of its own, on which later writes have no effect."""
+    """A dump on a view of its own, unaffected by later writes."""
 
     def __init__(self, view: View, namespace: str, scopes: Sequence[str], revision: int) -> None:
         self._view = view
@@ -33,7 +33,7 @@ class PostgresDump:
 
     @classmethod
     async def begin(cls, view: View, namespace: str, scopes: Sequence[str]) -> "PostgresDump":
-        """Look where the namespace stands, which is what the dump shows."""
+        """Read the namespace's revision, which is the one the dump shows."""
         head = await view.ask(lambda connection: find_head(connection, namespace))
         return cls(view, namespace, scopes, head.revision if head is not None else 0)
 

@@ -1,4 +1,4 @@
-"""One consistent look at a namespace in Postgres: at all of it for a snapshot, or at what goes on."""
+"""One consistent look at a namespace in Postgres: at all of it for a snapshot, or at current activity."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ async def read_overview(
 async def read_glance(
     connection: Connection, namespace: str, system: Sequence[str], agent: str | None, runs_since: int | None
 ) -> Glance:
-    """What goes on, in one read transaction."""
+    """Current activity, in one read transaction."""
     head = await find_head(connection, namespace)
     runs = await connection.all(*recent_runs(namespace, agent, runs_since)) if runs_since is not None else ()
     return Glance(

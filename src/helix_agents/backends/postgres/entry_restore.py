@@ -14,14 +14,14 @@ from helix_agents.domain.entry_plan import Plan, plan_changes
 from helix_agents.domain.entry_restore import restore_key
 from helix_agents.domain.records import decode, encode
 
-# A marker row, so that a backup of nothing is told from nothing staged.
+# A marker row tells a staged backup of nothing from nothing staged.
 _BEGUN = ("", "", 0)
 BATCH_KEYS = 500
 BATCH_BYTES = 4_000_000
 
 
 async def stage(connection: Connection, namespace: str, restore_id: str, rows: Sequence[Entry]) -> None:
-    """Lay rows aside."""
+    """Stage rows for a restore."""
     await connection.execute_many(
         "INSERT INTO __agents_entry_staging (namespace, restore_id, scope, key, version, body)"
         " VALUES (?, ?, ?, ?, ?, ?)"
@@ -34,7 +34,7 @@ async def stage(connection: Connection, namespace: str, restore_id: str, rows: S
 
 
 async def discard(connection: Connection, namespace: str, restore_id: str | None) -> None:
-    """Let go of what was staged."""
+    """Drop the staged rows."""
     await connection.execute(
         "DELETE FROM __agents_entry_staging WHERE namespace = ? AND restore_id = coalesce(?::text, restore_id)",
         (namespace, restore_id),
@@ -43,7 +43,7 @@ async def discard(connection: Connection, namespace: str, restore_id: str | None
 
 async def restore(connection: Connection, namespace: str, request: RestoreEntries, now: int) -> Transacted:
     """Swap the staged rows in."""
-    # The lock comes first, so that of two restores with one id the second finds nothing staged.
+    # The lock comes first, so that the second of two restores with the same id finds nothing staged.
     head = await lock_head(connection, namespace)
     begun = await connection.one(
         "SELECT 1 FROM __agents_entry_staging WHERE namespace = ? AND restore_id = ? LIMIT 1",
@@ -77,7 +77,7 @@ async def _restore_scope(
     scope: str,
     at: tuple[int, int, int],
 ) -> tuple[Head, int]:
-    """Replace one scope, at a revision, after so many events, at a time; answers how many keys changed."""
+    """Replace one scope; returns how many keys changed. `at` is revision, number of earlier events, and time."""
     revision, told, now = at
     keys = size = changed = 0
     async for batch in _batches(connection, namespace, request.restore_id, scope):
@@ -97,7 +97,7 @@ async def _restore_scope(
 async def _batches(
     connection: Connection, namespace: str, restore_id: str, scope: str
 ) -> AsyncIterator[list[tuple[Entry | None, list[Entry]]]]:
-    """Every key that is there or staged, in order: its present row, and its staged versions, oldest first."""
+    """Every existing or staged key, in order: its present row, and its staged versions, oldest first."""
     weights = await connection.all(
         "SELECT key, sum(weight)::bigint FROM ("
         " SELECT key, octet_length(body) AS weight FROM __agents_entry_staging"
@@ -125,7 +125,7 @@ async def _batches(
 
 
 def _grouped(weights: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
-    """Keys in groups that fit into memory, whatever there is in all."""
+    """Keys in groups that fit into memory, whatever the total."""
     group: list[str] = []
     weighs = 0
     for key, weight in weights:

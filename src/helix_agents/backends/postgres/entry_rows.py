@@ -1,4 +1,4 @@
-"""Rows of entries in Postgres: where a namespace stands, and what a plan asks, looked up before it asks."""
+"""Rows of entries in Postgres: a namespace's head, and the rows a plan needs, looked up before the plan is made."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,8 +14,8 @@ from helix_agents.system import RandomIds
 HEAD = "store_id, revision, compacted, epoch, audit_seq, audit_hash"
 
 _ids = RandomIds()
-# For each key: its row, what its scope holds, and the older versions that may have to go. The limits make each a look
-# by the index, however many rows the server believes there are.
+# For each key: its row, the totals of its scope, and the older versions that may have to go. The limits make each
+# lookup use the index, however many rows the server believes there are.
 _LOOK = f"""
 SELECT w.scope, w.key, e.*, u.*, o.*
 FROM unnest(?2::text[], ?3::text[], ?4::bigint[]) AS w (scope, key, past)
@@ -40,7 +40,7 @@ FROM __agents_entry_heads h LEFT JOIN LATERAL ({_LOOK}) k ON true WHERE h.namesp
 
 
 async def find_head(connection: Connection, namespace: str) -> Head | None:
-    """Where the namespace stands; None before its first write. In a transaction that writes it is locked."""
+    """The namespace's head; None before its first write. A writing transaction locks it."""
     row = await connection.one(
         f"SELECT {HEAD} FROM __agents_entry_heads WHERE namespace = ?{connection.lock}", (namespace,)
     )
@@ -48,10 +48,10 @@ async def find_head(connection: Connection, namespace: str) -> Head | None:
 
 
 async def lock_head(connection: Connection, namespace: str) -> Head:
-    """Where the namespace stands, which begins here if it has not yet; nobody else writes until the commit.
+    """The namespace's head, created here if there is none yet, and locked against other writers until the commit.
 
-    Comes before the first look at an entry: a statement sees what was committed when it began, and so everything that
-    whoever held the lock before has written.
+    Call this before the first look at an entry. A statement sees what was committed before it began, and so everything
+    that the previous holder of the lock wrote.
     """
     head = await find_head(connection, namespace)
     if head is None:
@@ -67,7 +67,7 @@ async def lock_head(connection: Connection, namespace: str) -> Head:
 
 
 class KnownRows:
-    """What a plan asks, looked up before: a plan waits for nobody."""
+    """The rows a plan needs, looked up in advance, because making a plan never waits."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -82,7 +82,7 @@ class KnownRows:
     async def about(
         cls, connection: Connection, namespace: str, changes: Sequence[Change], *, once: str | None = None
     ) -> "KnownRows":
-        """Everything that a plan of these changes can ask, but for what it tells of a scope that is full."""
+        """Everything that a plan of these changes can look up, except the largest keys of a full scope."""
         rows = cls(namespace)
         wanted = _wanted(changes, once)
         if wanted:
@@ -104,7 +104,7 @@ class KnownRows:
             self._entries[entry.scope, entry.key] = entry
 
     async def look_at_largest(self, connection: Connection) -> bool:
-        """Look up the keys that a plan asked for in vain, to tell them; False when it asked for none."""
+        """Look up the largest keys that a plan asked for, for its error message; False if it asked for none."""
         crowded, self._crowded = self._crowded, set()
         for scope, count in crowded:
             found = await connection.all(
@@ -116,7 +116,7 @@ class KnownRows:
         return bool(crowded)
 
     def put(self, row: Row) -> None:
-        """Know a row of `_LOOK`."""
+        """Remember a row of `_LOOK`."""
         scope, key, *columns = row
         entry, (held, size, revision), (versions, sizes) = columns[:11], columns[11:14], columns[14:]
         self._usages[scope] = ScopeUsage(scope=scope, keys=held or 0, bytes=size or 0, revision=revision or 0)
@@ -125,7 +125,7 @@ class KnownRows:
             self._older[scope, key] = list(zip(versions or (), sizes or (), strict=True))
 
     def find(self, scope: str, key: str) -> Entry | None:
-        # A key that no row can have was asked for by another name, under which there is nothing.
+        # A key that cannot be stored was queried under a substitute name, and nothing is stored under that name.
         return self._entries.get((scope, key))
 
     def usage(self, scope: str) -> ScopeUsage:
@@ -144,7 +144,7 @@ class KnownRows:
 
 
 class AsRead(NamedTuple):
-    """A namespace at one moment: how often it was written to, where it stands, and some of its rows."""
+    """A namespace at one moment: its number of commits, its head, and some of its rows."""
 
     commits: int
     head: Head
@@ -152,7 +152,7 @@ class AsRead(NamedTuple):
 
 
 async def read_unlocked(database: Database, namespace: str, request: EntryTransaction) -> AsRead | None:
-    """What a plan of the request asks, in one statement; None when that does not tell all of it."""
+    """The rows that a plan of the request needs, in one statement; None if one statement is not enough."""
     if any(isinstance(change, Clear) for change in request.changes):
         return None
     found = await database.all(_AS_READ, (namespace, *_asked(_wanted(request.changes, request.once))))
@@ -167,9 +167,9 @@ async def read_unlocked(database: Database, namespace: str, request: EntryTransa
 
 
 def _wanted(changes: Sequence[Change], once: str | None) -> dict[tuple[str, str | None], int | None]:
-    """The keys that a plan looks at, each with how far past its version the older ones that may go can lie.
+    """The keys a plan looks at. Each comes with an offset: versions up to the present one plus it may have to go.
 
-    A scope that is cleared is named without a key. No change moves a key's version on by more than one.
+    A scope to be cleared is listed without a key. No change advances a key's version by more than one.
     """
     count: dict[tuple[str, str | None], int] = {} if once is None else {(ONCE, once): 1}
     keeps: dict[tuple[str, str | None], int] = {}

@@ -1,4 +1,4 @@
-"""Waiting for commits of any process: woken by a notification, certain by looking."""
+"""Waiting for commits of any process: woken by a notification, but certain only by looking."""
 
 import asyncio
 
@@ -8,8 +8,8 @@ from helix_agents.backends.wakeups import Waiter
 
 # A lost notification costs this much time and nothing else.
 LOOK_AGAIN = 0.5
-# Writers notify while somebody waits. The mark lies in the row they lock: whoever writes after it sees it, and what was
-# written before it is counted in the answer.
+# Writers notify only while a process waits. The mark is in the row they lock: a write after the mark sees it, and a
+# write before it is counted in the answer.
 _WATCH = (
     "UPDATE __agents_entry_heads SET watched_until = clock_timestamp() + interval '1 hour'"
     " WHERE namespace = ? RETURNING commits"
@@ -21,7 +21,7 @@ _LOOK = (
 
 
 class PostgresWaiting:
-    """Somebody who listens to one namespace."""
+    """A listener on one namespace."""
 
     def __init__(self, database: Database, namespace: str, waiter: Waiter, commits: int) -> None:
         self._db = database
@@ -31,7 +31,7 @@ class PostgresWaiting:
 
     @classmethod
     async def begin(cls, database: Database, namespace: str, waiter: Waiter) -> "PostgresWaiting":
-        """Have writers notify from here on, and remember where the namespace stands."""
+        """Make writers notify from here on, and remember the namespace's number of commits."""
         watched = await database.call(_WATCH, (namespace,))
         if watched is None:
             await database.write(lambda connection: lock_head(connection, namespace))
@@ -40,7 +40,7 @@ class PostgresWaiting:
         return cls(database, namespace, waiter, watched[0])
 
     async def wait(self, timeout: float) -> bool:
-        """Return as soon as something was committed since the last wait; False if nothing was for so many seconds."""
+        """Return as soon as something was committed since the last wait; False if nothing was for `timeout` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while not await self._has_moved():

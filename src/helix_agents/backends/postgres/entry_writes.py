@@ -21,7 +21,7 @@ WRITE = f"SELECT __agents_write_entries({', '.join('?' * 14)})"
 
 
 async def telling_what_fills(connection: Connection, rows: KnownRows, decide: Callable[[], T]) -> T:
-    """What was decided. A refusal for want of room is made again once it is known what fills it, to be told."""
+    """Decide; after a quota refusal, decide again with the largest keys known, so that the error names them."""
     try:
         return decide()
     except QuotaExceeded:
@@ -35,7 +35,8 @@ def values_of(
 ) -> tuple[Head, tuple[Value, ...]]:
     """The head after a plan with lines for the audit log, and the arguments of the function that stores both.
 
-    Without `commits` the head is locked; else nothing is stored unless there were so many.
+    Without `commits` the caller has locked the head. Otherwise nothing is stored unless the namespace still has exactly
+    that many commits.
     """
     lines: list[AuditRow] = []
     for entry in audit:
@@ -64,7 +65,7 @@ def values_of(
 async def write_plan(
     connection: Connection, namespace: str, head: Head, plan: Plan, audit: Sequence[dict[str, JSON]] = ()
 ) -> Head:
-    """Store a plan under the lock; answers the head as it is then."""
+    """Store a plan under the lock; returns the new head."""
     if plan.erased:
         await connection.execute(_ERASE, (namespace, sorted(plan.erased)))
     head, values = values_of(namespace, head, plan, audit)
@@ -82,9 +83,9 @@ async def write_session_entries(
     mark: int,
     now: int,
 ) -> None:
-    """Let a session's changes, and lines for the audit log, ride in the commit of its step.
+    """Write a session's changes, and lines for the audit log, within the commit of its step.
 
-    Comes last in its transaction: whoever holds the head waits for no session, so nobody waits in a circle.
+    This comes last in its transaction: the holder of the head never waits for a session, so there can be no deadlock.
     """
     head = await lock_head(connection, namespace)
     await _write_changes(connection, namespace, head, changes, audit, owner=owner, mark=mark, now=now)
@@ -93,7 +94,7 @@ async def write_session_entries(
 async def rewind_session_entries(
     connection: Connection, namespace: str, session_id: SessionId, *, to: int, mark: int, now: int
 ) -> None:
-    """Give a session's entries the values they had at an earlier version of it, as new versions."""
+    """Restore a session's entries to the values of one of its earlier versions, as new versions."""
     scope = session_scope(session_id)
     head = await lock_head(connection, namespace)
     known = await connection.all(
@@ -107,7 +108,7 @@ async def rewind_session_entries(
 
 
 async def delete_session_entries(connection: Connection, namespace: str, session_ids: Sequence[SessionId]) -> None:
-    """Destroy what some sessions kept."""
+    """Destroy all entries of some sessions."""
     scopes = [session_scope(session_id) for session_id in session_ids]
     await connection.execute(_ERASE, (namespace, scopes))
 
@@ -136,6 +137,6 @@ def _named(places: Iterable[tuple[str, str]]) -> Iterable[dict[str, str]]:
 
 
 def _rows(rows: Iterable[Any]) -> str | None:
-    """Rows as one value; None for none."""
+    """Rows as one JSON value; None if there are none."""
     every = list(rows)
     return encode(every).decode() if every else None

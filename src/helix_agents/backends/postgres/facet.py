@@ -19,16 +19,16 @@ class Facet(StorePart[Database]):
         self._state_writes = StateWrites(limits.state_bytes)
 
     async def _check_there(self, session_id: SessionId) -> None:
-        """Refuse to look for something of a session that is not there.
+        """Refuse to look for something in a session that does not exist.
 
         Raises:
-            SessionNotFoundError: it is not.
+            SessionNotFoundError: the session does not exist.
         """
         if not await self._db.one(_THERE, (self._namespace, session_id)):
             raise SessionNotFoundError(session_id)
 
     async def _bodies_of(self, session_id: SessionId, table: str) -> list[str]:
-        """What a table has of a session, in the order in which it came.
+        """A table's rows of a session, in order of arrival.
 
         Raises:
             SessionNotFoundError: there is no such session.

@@ -8,11 +8,11 @@ from helix_agents.backends.postgres.rows import SessionRow, load_session
 from helix_agents.domain.door import check_stop
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.flags import raised
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
 
-# A notification wakes a waiter at once; looking this often, in seconds, is for the case that none came.
+# A notification wakes a waiter at once. Looking this often, in seconds, covers the case that none came.
 LOOK_AGAIN = 0.5
 _AIMED = (
     "SELECT f.body FROM __agents_sessions s LEFT JOIN __agents_interrupt_flags f"
@@ -34,7 +34,7 @@ async def drop_flag(connection: Connection, namespace: str, session_id: SessionI
 
 
 def flag_topic(namespace: str, session_id: SessionId) -> str:
-    """What is rung when a session's flag was set."""
+    """The topic that rings when a session's flag was set."""
     return f"flag/{namespace}/{session_id}"
 
 
@@ -51,14 +51,19 @@ class PostgresFlags(Facet):
     """Durable stop requests."""
 
     async def set_interrupt_flag(
-        self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
+        self,
+        session_id: SessionId,
+        reason: str | None = None,
+        *,
+        kind: StopKind = "interrupt",
+        run_id: RunId | None = None,
     ) -> InterruptOutcome:
         check_stop(reason, kind)
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> InterruptOutcome:
             row = await load_session(connection, self._namespace, session_id)
-            if row.run_id is None or not row.running:
+            if row.run_id is None or not row.running or run_id not in (None, row.run_id):
                 return NothingRunning()
             flag = raised(await aimed_flag(connection, row), row.run_id, kind, reason, now)
             if flag is not None:
@@ -81,7 +86,8 @@ class PostgresFlags(Facet):
             return flag
 
         if await self.find_interrupt_flag(session_id) is None:
-            # Nearly always, as runs ask at every step. A flag aimed at an older run goes with the next start.
+            # Nearly always the case, because runs ask at every step. A flag aimed at an older run is removed by the
+            # next start.
             return None
         return await self._db.write(work)
 

@@ -10,11 +10,11 @@ from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
 
-# A state smaller than this is not worth materialising: replaying it costs less than reading a second copy.
+# A state smaller than this is not worth materialising: replaying its writes costs less than reading a second copy.
 SMALLEST_BASE = 8192
 _LOW = 0xFFFFFFFF
-# A chain of segments, newest first, each with the numbers of its log that are seen from its end; down to the one that
-# holds the first number that is wanted.
+# A chain of segments, newest first, down to the one that holds the first number wanted. Each comes with the numbers of
+# its log that are visible from the chain's end.
 _CHAIN = """
 WITH RECURSIVE chain AS (
     SELECT g.segment, g.parent, g.{boundary} AS low, ?2::bigint AS high
@@ -60,7 +60,7 @@ class Segment(NamedTuple):
 
 
 async def load_segment(connection: Connection, segment: int) -> Segment:
-    """A segment that something refers to."""
+    """A segment that is known to exist."""
     row = await connection.one(
         "SELECT segment, session_id, owned, parent, message_boundary, state_boundary FROM __agents_segments"
         " WHERE segment = ?",
@@ -84,7 +84,8 @@ async def new_segment(
         above = await load_segment(connection, parent)
         if message_boundary > above.message_boundary or state_boundary > above.state_boundary:
             break
-        # Nothing of this parent is seen: hang below the one that owns the boundary, so chains stay short.
+        # This parent contributes nothing: attach to the segment that owns the boundary instead, so that chains stay
+        # short.
         parent = above.parent
     row = await connection.one(
         "INSERT INTO __agents_segments (namespace, session_id, parent, message_boundary, state_boundary)"
@@ -107,7 +108,7 @@ def messages_of(text: str | None) -> list[StoredMessage]:
 
 
 async def append_messages(connection: Connection, row: SessionHead, bodies: Sequence[str], now: int) -> None:
-    """Append encoded messages to the session; the row's count moves on."""
+    """Append encoded messages to the session and advance the row's count."""
     if not bodies:
         return
     await connection.execute(
@@ -124,7 +125,7 @@ async def load_custom_state(connection: Connection, segment: int, count: int) ->
 
 
 def rebuilt(log: Sequence[Row]) -> dict[str, JSON]:
-    """The state that rows of the log lead to, oldest first; one that has a base is the first."""
+    """The state that rows of the log add up to, oldest first; if one has a base, it is the first."""
     base: dict[str, JSON] = {}
     ops: list[WriteOp] = []
     for writes, materialised in log:
@@ -136,7 +137,7 @@ def rebuilt(log: Sequence[Row]) -> dict[str, JSON]:
 
 
 async def log_writes(connection: Connection, row: SessionHead, text: str) -> None:
-    """Log encoded state writes; the row's count and sizes move on."""
+    """Log encoded state writes and advance the row's count and sizes."""
     row.state_count += 1
     row.state_since_bytes += len(text.encode())
     await connection.execute(
@@ -150,7 +151,7 @@ def outweighs(base_bytes: int, since_bytes: int) -> bool:
 
 
 async def materialise(connection: Connection, row: SessionHead, state: dict[str, JSON]) -> None:
-    """Keep a copy of the state beside its latest write, so that nobody has to go back further."""
+    """Keep a copy of the state beside its latest write, so that readers need not go back further."""
     text = encode(state).decode()
     await connection.execute(
         "UPDATE __agents_state_log SET base = ? WHERE id = ?", (text, row.segment << 32 | row.state_count)
@@ -168,7 +169,7 @@ async def start_state(connection: Connection, row: SessionHead, state: dict[str,
 
 
 async def release_segments(connection: Connection, namespace: str, session_ids: Sequence[str]) -> None:
-    """Give up the history of deleted sessions, but for what branches still see."""
+    """Release the history of deleted sessions, except for what branches still see."""
     owned = await connection.all(
         "UPDATE __agents_segments s SET owned = false WHERE namespace = ? AND session_id = ANY(?) AND owned"
         " RETURNING segment, parent IS NULL AND NOT EXISTS"
@@ -176,7 +177,7 @@ async def release_segments(connection: Connection, namespace: str, session_ids: 
         (namespace, session_ids),
     )
     await _erase(connection, [segment for segment, stands_alone in owned if stands_alone])
-    # Parents were made before their children, so that each is looked at once, when all below it are done.
+    # Parents are older than their children, so taking the newest first visits each segment once, after all below it.
     ahead = [-segment for segment, stands_alone in owned if not stands_alone]
     heapify(ahead)
     last: int | None = None
@@ -191,7 +192,7 @@ async def release_segments(connection: Connection, namespace: str, session_ids: 
 
 
 async def _erase(connection: Connection, segments: Sequence[int]) -> None:
-    """Erase segments that stand on nothing and that nothing stands on: sessions that were never cut or branched."""
+    """Erase segments without parents and children: those of sessions that were never cut or branched."""
     if not segments:
         return
     for table in ("messages", "state_log", "checkpoints"):
@@ -204,7 +205,7 @@ async def _erase(connection: Connection, segments: Sequence[int]) -> None:
 
 
 async def _trim(connection: Connection, segment: int) -> int | None:
-    """Erase what no segment can see any more of one that nobody owns; answers the parent that it held something of."""
+    """Erase what no segment can see any more of an ownerless one; returns its parent, if it has one."""
     row = await connection.one("SELECT owned, parent FROM __agents_segments WHERE segment = ? FOR UPDATE", (segment,))
     if row is None or row[0]:
         return None
@@ -219,7 +220,7 @@ async def _trim(connection: Connection, segment: int) -> int | None:
             f"DELETE FROM __agents_{table} WHERE id BETWEEN ? AND ?", (segment << 32 | first, segment << 32 | _LOW)
         )
     if branches:
-        # It lives on for them, and holds no more of its parents than they see.
+        # It lives on for its branches, and keeps no more of its parents than they see.
         await connection.execute(
             "UPDATE __agents_segments SET message_boundary = least(message_boundary, ?),"
             " state_boundary = least(state_boundary, ?) WHERE segment = ?",

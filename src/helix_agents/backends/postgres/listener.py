@@ -1,4 +1,4 @@
-"""Who waits for what, and the connection on which Postgres says that something happened."""
+"""The waiters of a process, and the connection on which Postgres announces changes."""
 
 # asyncpg carries no types of its own.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -19,9 +19,9 @@ LONGEST_WAIT = 5.0
 class Listener:
     """Wakes the waiters of one process.
 
-    The connection is opened for the first waiter and opened again whenever it is lost. Notifications are hints and
-    never the truth: waiters look again by themselves after a while, so a pooler that cannot carry them, or a lost one,
-    costs time and nothing else.
+    The connection is opened for the first waiter and reopened whenever it is lost. Notifications are hints and never
+    the truth: waiters look again by themselves after a while, so a lost notification, or a pooler that cannot carry
+    any, only costs time.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Any]] | None, channel: str) -> None:
@@ -34,17 +34,17 @@ class Listener:
 
     @asynccontextmanager
     async def listen(self, topic: str) -> AsyncGenerator[Waiter]:
-        """Listen to a topic for as long as the block lasts; rings from its beginning on are remembered."""
+        """Listen to a topic for as long as the block lasts; rings are remembered from its start."""
         with self._wakeups.listen(topic) as waiter:
             await self._start()
             yield waiter
 
     def wake_everybody(self) -> None:
-        """Have every waiter look again, whatever it waits for."""
+        """Make every waiter look again, whatever its topic."""
         self._wakeups.ring_everybody()
 
     async def close(self) -> None:
-        """Let go of the connection; idempotent."""
+        """Close the connection; idempotent."""
         self.wake_everybody()
         task, self._task = self._task, None
         if task is not None:
@@ -52,7 +52,7 @@ class Listener:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _start(self) -> None:
-        """Have the connection listen before the first look, or at least try: a lost server keeps no waiter."""
+        """Have the connection listen before the first look if possible; an unreachable server must not block it."""
         if self._connect is None or asyncio.get_running_loop() is not self._loop:
             return
         if self._task is None:
@@ -69,7 +69,7 @@ class Listener:
                 await self._listen_until_lost()
                 wait = FIRST_WAIT
             except Exception:
-                # The waiters look by themselves meanwhile.
+                # In the meantime the waiters look by themselves.
                 wait = min(wait * 2, LONGEST_WAIT)
             finally:
                 self._listening.clear()
@@ -87,7 +87,7 @@ class Listener:
             raw.add_termination_listener(lost_at)
             await raw.add_listener(self._channel, self._heard)
             self._listening.set()
-            # What was said while nobody listened is found by looking.
+            # Changes announced while nobody listened are found by looking.
             self.wake_everybody()
             await lost.wait()
         finally:

@@ -1,7 +1,7 @@
 """Locks in Postgres: one row per key, whose token only grows.
 
-Rows of keys that nobody asks for any more go. The highest of their tokens stays, as that of a key that no lock can
-have, and whoever asks for one of those keys later gets a higher one.
+Rows of keys that are no longer in use are removed. The highest of their tokens is kept under a key that no lock can
+have, so a later lock on one of those keys gets a higher token.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from helix_agents.domain.locks import FORGOTTEN_AFTER_MS, Lock
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.system import RandomIds
 
-# A notification wakes a waiter when a lock is released; of leases that run out nobody is told.
+# A notification wakes a waiter when a lock is released; expired leases cause none.
 LOOK_AGAIN = 0.5
-# What is released has run out, too.
+# A released lock counts as expired.
 FORGET = """
 WITH gone AS (
     DELETE FROM __agents_locks WHERE namespace = ?1 AND key <> '' AND expires_at < ?2 RETURNING token
@@ -90,7 +90,7 @@ class PostgresLockManager(Part[Database]):
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> Lock | None:
-            # A row is kept when its lock is free, so that the next token is higher than any before.
+            # The row is kept while its lock is free, so that the next token is higher than any before.
             row = await connection.one(
                 "INSERT INTO __agents_locks AS held (namespace, key, token, owner, expires_at)"
                 " VALUES (?1, ?2, 1, ?3, ?4)"
@@ -101,7 +101,8 @@ class PostgresLockManager(Part[Database]):
             )
             if row is None:
                 return None
-            # A statement of its own sees what was kept of a row that went while the one before waited for it.
+            # A separate statement sees the token kept for a row that was removed while the previous statement waited
+            # for it.
             token = await self._above_forgotten(connection, key) if row[1] else row[0]
             return Lock(key=key, token=token, owner=owner, expires_at=now + ttl_ms)
 
@@ -118,7 +119,7 @@ class PostgresLockManager(Part[Database]):
         return row[0]
 
     async def _forget_old_ones(self) -> None:
-        """Let go of locks that nobody has held for long, now and then."""
+        """Now and then, forget locks that nobody has held for a long time."""
         now = self._clock.now_ms()
         if now - self._looked_at >= FORGOTTEN_AFTER_MS:
             self._looked_at = now

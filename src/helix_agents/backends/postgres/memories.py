@@ -1,4 +1,4 @@
-"""Memories in Postgres: words in a tsvector, vectors compared exactly, by pgvector where the database has it."""
+"""Memories in Postgres: words in a tsvector, vectors compared exactly, by pgvector if the database has it."""
 
 import logging
 from collections.abc import Sequence
@@ -37,7 +37,8 @@ log = logging.getLogger("helix_agents")
 _PLACES = ", ".join("?" * 10)
 _FIND = f"SELECT {MEMORY} FROM __agents_memories WHERE namespace = ? AND entity = ?"
 
-# Both are of length 1, so their product is all there is to say. In SQL, a vector at a time; the extension is C.
+# Both vectors have length 1, so their dot product is the similarity. SQL computes it vector by vector; the extension is
+# written in C.
 _IN_SQL = "(SELECT coalesce(sum(a::float8 * b), 0) FROM unnest(vector, ?::real[]) AS pairs (a, b))"
 _IN_C = '-(vector::"{0}".vector OPERATOR("{0}".<#>) ?::real[]::"{0}".vector)'
 
@@ -45,7 +46,7 @@ _IN_C = '-(vector::"{0}".vector OPERATOR("{0}".<#>) ?::real[]::"{0}".vector)'
 class PostgresMemoryStore(Part[Database]):
     """The memories of one namespace in one database, for all processes that use it.
 
-    Writes to one entity take their turn, so that what is decided on is what is stored.
+    Writes to one entity are serialised, so that every decision is based on what is stored.
     """
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
@@ -203,7 +204,7 @@ class PostgresMemoryStore(Part[Database]):
         conditions = "" if before_ms is None else " AND updated_at < ?"
         conditions += "" if after is None else " AND (entity, id) > (?, ?)"
         more: list[Value] = [*(() if before_ms is None else (before_ms,)), *(after or ())]
-        # Each of the three is a range of the index.
+        # Each of the three conditions is a range of the index.
         others = () if embedder is None else ("embedded_by > '' AND embedded_by < ?", "embedded_by > ?")
         parts: list[str] = []
         values: list[Value] = []
@@ -214,7 +215,7 @@ class PostgresMemoryStore(Part[Database]):
         return tuple(map(memory_of, rows))
 
     async def _comparison(self) -> str:
-        """How two vectors are compared here. An operator who makes the extension later is heard by the next process."""
+        """How vectors are compared in this database. Only a new process notices an extension that is created later."""
         if self._compare is None:
             row = await self._db.one(
                 "SELECT nspname FROM pg_extension JOIN pg_namespace ON pg_namespace.oid = extnamespace"
@@ -237,7 +238,7 @@ class PostgresMemoryStore(Part[Database]):
         return None if row is None else memory_of(row)
 
     async def _put(self, connection: Connection, memory: MemoryRecord) -> None:
-        """Put a changed memory in its place; another one may have the same text by now."""
+        """Replace a memory with its changed version; another one may have the same text by now."""
         digest = digest_of(memory.text)
         other = await connection.one(
             "SELECT 1 FROM __agents_memories"

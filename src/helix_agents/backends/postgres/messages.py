@@ -15,7 +15,7 @@ from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_OFFSET, Page, check_page
 from helix_agents.domain.session_changes import changed
 
-# Session and messages in one statement, and so of one moment: those from `first` to `last`, and how many there are.
+# The session and its messages from `first` to `last`, with their total, in one statement and so as of one moment.
 _MESSAGES = """
 WITH RECURSIVE s AS (
     SELECT segment, message_count, {first} AS first, {last} AS last

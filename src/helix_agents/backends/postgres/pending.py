@@ -47,7 +47,7 @@ def call_of(row: Row) -> PendingCall:
 
 
 async def save_calls(connection: Connection, namespace: str, calls: Sequence[PendingCall]) -> None:
-    """Store calls as they stand now."""
+    """Store calls in their present form."""
     if calls:
         await connection.execute_many(_SAVE, [_columns(namespace, call) for call in calls])
 
@@ -71,8 +71,7 @@ def _columns(namespace: str, call: PendingCall) -> tuple[Value, ...]:
 async def find_calls(
     connection: Connection, namespace: str, session_id: SessionId, call_ids: Sequence[ToolCallId], *, keep: bool = True
 ) -> dict[ToolCallId, PendingCall]:
-    """Calls by id, asked for at their root or at their owner; a transaction that writes keeps them from others, unless
-    it only looks."""
+    """Calls by id, looked up by their root or their owner; a writing transaction locks them unless `keep` is false."""
     lock = connection.lock if keep else ""
     rows = await connection.all(f"{_NAMED}{lock}", askable(namespace, session_id, call_ids))
     calls = sorted(map(call_of, rows), key=lambda call: call.root_session_id == session_id)
@@ -82,12 +81,12 @@ async def find_calls(
 async def find_call(
     connection: Connection, namespace: str, session_id: SessionId, call_id: ToolCallId
 ) -> PendingCall | None:
-    """One call, asked for at its root or at its owner."""
+    """One call, looked up by its root or its owner."""
     return (await find_calls(connection, namespace, session_id, (call_id,))).get(call_id)
 
 
 async def calls_seen_from(connection: Connection, row: SessionHead) -> list[PendingCall]:
-    """A root's calls of its whole tree, or the calls a child owns."""
+    """For a root, the calls of its whole tree; for a child, the calls it owns."""
     column = "root_session_id" if row.root_session_id == row.session_id else "session_id"
     rows = await connection.all(
         f"SELECT body FROM __agents_pending_calls WHERE namespace = ? AND {column} = ?{connection.lock}",
@@ -111,7 +110,7 @@ async def calls_below(connection: Connection, row: SessionHead) -> list[PendingC
 
 
 async def driver_of(connection: Connection, namespace: str, session_id: SessionId, root: SessionId) -> SessionId:
-    """The session whose run drives this one: a companion that stands on its own, here or above, or else the root."""
+    """The session whose run drives this one: the nearest detached companion, itself or above, or else the root."""
     member: SessionId | None = session_id
     seen = {root}
     while member is not None and member not in seen:
@@ -127,7 +126,7 @@ async def driver_of(connection: Connection, namespace: str, session_id: SessionI
 
 
 async def driven_calls(connection: Connection, row: SessionHead) -> list[PendingCall]:
-    """The calls of a session and below it, without those of companions that are driven on their own."""
+    """The calls of a session and below it, except those of companions that are driven on their own."""
     root = row.root_session_id
     driver = await driver_of(connection, row.namespace, row.session_id, root)
     drivers: dict[SessionId, SessionId] = {}
@@ -143,7 +142,7 @@ async def own_calls(connection: Connection, row: SessionHead) -> list[PendingCal
 
 
 async def ask_calls(connection: Connection, row: SessionHead, calls: Sequence[PendingCall]) -> None:
-    """Let calls wait; one that waits already stays as it is."""
+    """Make calls wait; a call that waits already is unchanged."""
     for root in {call.root_session_id for call in calls}:
         here = [call for call in calls if call.root_session_id == root]
         existing = await find_calls(connection, row.namespace, root, [call.tool_call_id for call in here])
@@ -157,14 +156,14 @@ async def change_calls(
     calls: Iterable[PendingCall],
     change: Callable[[PendingCall], PendingCall | None],
 ) -> list[PendingCall]:
-    """Store every call that the change applies to; gives those back."""
+    """Store every call that the change applies to, and return them."""
     done = [new for new in map(change, calls) if new is not None]
     await save_calls(connection, namespace, done)
     return done
 
 
 class PostgresPending(Facet):
-    """Calls that wait for somebody."""
+    """Calls that wait for an answer."""
 
     async def submit_answer(self, submission: SubmitAnswer) -> AnswerOutcome:
         check_answer(submission)
@@ -224,7 +223,7 @@ class PostgresPending(Facet):
         statement, values = self._due(session_id, limit, now)
 
         async def work(connection: Connection) -> tuple[PendingCall, ...]:
-            # A call that somebody else has in hand is being answered, given up or expired there.
+            # A call locked by another transaction is being answered, given up or expired there.
             due = map(call_of, await connection.all(f"{statement} FOR UPDATE SKIP LOCKED", askable(*values)))
             return tuple(await change_calls(connection, self._namespace, due, lambda call: expire(call, now)))
 
@@ -246,7 +245,7 @@ class PostgresPending(Facet):
         return tuple(row[0] for row in rows)
 
     async def _lock_tree_of(self, connection: Connection, submission: SubmitAnswer) -> None:
-        """Keep the run that may wait for this answer from going to sleep over it."""
+        """Lock the tree, so that the run that may wait for this answer cannot suspend without seeing it."""
         asked = askable(self._namespace, submission.session_id, (submission.tool_call_id,))
         found = await connection.one(_NAMED, asked)
         if found is not None:

@@ -1,4 +1,4 @@
-"""A few connections for many callers: handed out as they are, with no statement sent to fetch or return one."""
+"""A few connections for many callers, handed out without sending a statement to fetch or return one."""
 
 # asyncpg carries no types of its own.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -17,10 +17,10 @@ CLOSING_SECONDS = 5.0
 
 
 class Pool:
-    """Up to `size` connections, opened when they are needed.
+    """Up to `size` connections, opened on demand.
 
-    A driver's own pool resets a connection on every return, which is one more round trip for each statement. Nothing
-    here leaves anything behind in a session, so there is nothing to reset.
+    A driver's own pool resets a connection on every return, which adds a round trip to each statement. Nothing here
+    leaves anything behind in a session, so there is nothing to reset.
     """
 
     def __init__(self, connect: Callable[[], Coroutine[Any, Any, Any]], *, size: int, patience: float) -> None:
@@ -34,10 +34,10 @@ class Pool:
         self._closed = False
 
     async def acquire(self) -> Any:
-        """A connection for this caller alone; waits for one while all are out."""
+        """A connection for this caller alone; waits if all are in use."""
         while not self._closed:
             while self._idle:
-                # The one used last: its caches are warm, and the others may fall idle.
+                # The one used last: its caches are warm, and the others may become idle.
                 raw = self._idle.pop()
                 if not raw.is_closed():
                     self._out.add(raw)
@@ -50,7 +50,7 @@ class Pool:
         raise ConnectionGoneError("the store was closed")
 
     def release(self, raw: Any, *, usable: bool) -> None:
-        """Take a connection back, or give it up."""
+        """Take a connection back, or drop it if it is not usable."""
         self._out.discard(raw)
         if usable and not self._closed and not raw.is_closed():
             self._idle.append(raw)
@@ -59,13 +59,13 @@ class Pool:
         self._wake_one()
 
     def let_idle_ones_go(self) -> None:
-        """Give up the connections that nobody uses."""
+        """Drop the connections that are not in use."""
         idle, self._idle = self._idle, []
         for raw in idle:
             raw.terminate()
 
     async def close(self) -> None:
-        """Close every connection; what is out may finish what it is at."""
+        """Close every connection; those in use may first finish their work."""
         self._closed = True
         while self._waiting:
             self._wake_one()
@@ -107,7 +107,7 @@ class Pool:
             self._wake_one()
 
     async def _patiently(self) -> Any:
-        """A new connection. A server that restarts is given a while: nothing was sent yet, so nothing is repeated."""
+        """Open a connection, waiting a while for a restarting server; nothing was sent yet, so nothing is repeated."""
         loop = asyncio.get_running_loop()
         deadline, wait = loop.time() + self._patience, FIRST_WAIT
         while True:
@@ -126,7 +126,7 @@ class Pool:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # It was this caller's turn already: the next one takes it.
+                # This caller's turn had already come, so pass it on.
                 self._wake_one()
             raise
 
@@ -139,13 +139,13 @@ class Pool:
 
 
 def _is_given_up() -> bool:
-    """Whether somebody cancelled the task that asks."""
+    """Whether the current task itself was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def uninterrupted(connecting: Awaitable[Any]) -> Any:
-    """The connection. The driver loses its socket when it is cancelled while it connects, so it is let finish first."""
+    """Await the connection. The driver leaks its socket if cancelled while connecting, so it finishes first."""
     task = asyncio.ensure_future(connecting)
     try:
         return await asyncio.shield(task)

@@ -17,10 +17,10 @@ _DROP = "DELETE FROM __agents_queued_turns WHERE namespace = ? AND session_id = 
 
 
 async def take_queued(connection: Connection, namespace: str, session_id: SessionId, run_id: RunId) -> None:
-    """Take the turn whose run begins from the queue.
+    """Take a turn out of the queue because its run starts.
 
     Raises:
-        QueuedTurnGoneError: it does not wait any more.
+        QueuedTurnGoneError: it no longer waits.
     """
     if not await connection.execute(_DROP, (namespace, session_id, run_id)):
         raise QueuedTurnGoneError(session_id, run_id)
@@ -34,7 +34,7 @@ class PostgresQueues(Facet):
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> QueuedTurn | None:
-            # Turns get their keys one after another, so their order is the one in which they were committed.
+            # The lock makes turns take their keys one after another, so key order is commit order.
             await lock_tree_of(connection, self._namespace, turn.session_id)
             session = await load_session(connection, self._namespace, turn.session_id)
             rows = await connection.all(

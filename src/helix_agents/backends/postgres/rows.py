@@ -1,4 +1,4 @@
-"""Rows of the sessions and runs tables, and the records they stand for."""
+"""Rows of the sessions and runs tables, and the records they represent."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,13 +12,13 @@ from helix_agents.domain.records import decode_json, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState, SessionStatus
 
-# An index of labels takes some 8,000 bytes of one.
+# An index accepts some 8,000 bytes per label.
 LONGEST_LABEL = 4_000
 
 
 @dataclass(slots=True)
 class SessionHead:
-    """Where a session stands: its version, its run, and the ends of its logs. All that writing a step needs."""
+    """A session's version, run, and the ends of its logs: all that writing a step needs."""
 
     namespace: str
     session_id: str
@@ -64,7 +64,7 @@ class SessionRow(SessionHead):
 
     @property
     def suspension_context(self) -> str | None:
-        """The record's text; the column of this name is the same for questions in SQL."""
+        """The record's text; the column of this name holds the same for queries in SQL."""
         return self.suspension
 
     @suspension_context.setter
@@ -97,7 +97,7 @@ SESSION_COLUMNS = ", ".join(f"s.{name}" for name in _COLUMNS)
 async def find_session(
     connection: Connection, namespace: str, session_id: str, *, keep: bool = True
 ) -> SessionRow | None:
-    """The session's row, or None; a transaction that writes keeps it from others, unless it only looks."""
+    """The session's row, or None; a writing transaction locks it unless `keep` is false."""
     row = await connection.one(f"{_FIND}{connection.lock if keep else ''}", askable(namespace, session_id))
     return SessionRow(*row) if row is not None else None
 
@@ -136,22 +136,22 @@ SELECT pg_advisory_xact_lock(hashtextextended('helix tree ' || ?1 || '/' || coal
 
 
 async def lock_tree_of(connection: Connection, namespace: str, session_id: str) -> None:
-    """Keep everybody else who looks at more than one session of its tree out until the transaction ends.
+    """Lock out every other operation on more than one session of this tree until the transaction ends.
 
-    It comes before any lock on a row, and rows of parents before those of children, so that nobody waits in a circle.
-    A session never changes its tree, so its root may be read before the lock is there.
+    Take this lock before any row lock, and lock parents' rows before their children's, so that there can be no
+    deadlock. A session never changes its tree, so its root may be read before the lock is held.
     """
     await connection.execute(_LOCK_TREE, askable(namespace, session_id))
 
 
 async def lock_tree(connection: Connection, namespace: str, session_id: str) -> list[SessionRow]:
-    """The session, if it is there, and every session below it, parents before their children.
+    """The session, if it exists, and every session below it, parents before their children.
 
-    The rows of a generation are locked before their children are looked for, so that none is added meanwhile.
+    The rows of a generation are locked before their children are looked up, so that none can be added meanwhile.
     """
     await lock_tree_of(connection, namespace, session_id)
     rows: list[SessionRow] = []
-    # A session may name any parent, even one below itself: nobody is visited twice.
+    # A session may name any parent, even one below itself, so no session is visited twice.
     seen, generation = {session_id}, [session_id]
     while generation:
         found = await connection.all(
@@ -171,7 +171,7 @@ async def lock_tree(connection: Connection, namespace: str, session_id: str) -> 
 async def children_of(
     connection: Connection, namespace: str, session_id: str, *, statuses: Sequence[SessionStatus] | None = None
 ) -> list[str]:
-    """Every session below this one, parents before their children; of these statuses, if some are given."""
+    """Every session below this one, parents before their children; only those with the given statuses, if any."""
     found = await connection.all(
         "WITH RECURSIVE below (id, status) AS ("
         " SELECT session_id, status FROM __agents_sessions WHERE namespace = ?1 AND parent_session_id = ?2"
@@ -185,8 +185,11 @@ async def children_of(
 
 
 def labels_of(tags: Iterable[str], metadata: Mapping[str, str]) -> list[str]:
-    """Tags and metadata as one index finds them: each as JSON, so that no two are alike by accident. What is too long
-    for an index stands there by its hash, which is no JSON."""
+    """Tags and metadata in the form of their common index.
+
+    Each is JSON, so that no two can coincide by accident. A label too long for the index is represented by its hash,
+    which is not JSON.
+    """
     return [_indexed(encode(label)) for label in (*tags, *metadata.items())]
 
 
@@ -195,7 +198,7 @@ def _indexed(label: bytes) -> str:
 
 
 def put(row: SessionRow, record: SessionState) -> None:
-    """Write a record's fields into its row; counts and pointers of the row stay."""
+    """Write a record's fields into its row; the row's counts and pointers stay unchanged."""
     put_record(row, record)
     row.labels = labels_of(record.tags, record.metadata)
 
@@ -225,7 +228,7 @@ def new_row(namespace: str, record: SessionState, segment: int) -> SessionRow:
     return row
 
 
-# Free text of these columns is JSON, as a text of Postgres may not hold every character.
+# Free text in these columns is JSON, because Postgres text cannot hold every character.
 _RUN_JSON = frozenset(("completion_reason", "output", "error"))
 
 

@@ -1,6 +1,6 @@
 """The start of a run in Postgres: read in one statement, decided by the domain, stored in one if nothing changed since.
 
-A new conversation is not even read: its start is one statement.
+A start that creates its conversation reads nothing and is a single statement.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _START_WRITING = f"SELECT * FROM __agents_start_writing_run({', '.join('?' * 29)
 
 @dataclass(frozen=True)
 class PlainStart:
-    """A start that changes its own session and nothing else, and the rows it leads to."""
+    """A start that changes nothing but its own session, and the rows it leads to."""
 
     start: StartRun
     row: SessionRow
@@ -43,11 +43,11 @@ class PlainStart:
 
     @property
     def statement(self) -> str:
-        """What stores it, given its values."""
+        """The statement that stores it, given its values."""
         return _START if self.start.stream is None else _START_WRITING
 
     def answer(self, stored: Row, state_writes: StateWrites) -> RunStartCommitted:
-        """What the caller gets; what is known of the state from now on is remembered."""
+        """The caller's answer; also remembers what is now known about the state."""
         segment, messages = stored[0], stored[1]
         if self.not_lists is not None:
             state_writes.remember(self.row.session_id, self.row.version, segment, self.not_lists)
@@ -76,13 +76,13 @@ def is_plain(start: StartRun, limit: int | None) -> bool:
 
 
 def in_new_session(namespace: str, start: StartRun, bodies: list[str], now: int) -> PlainStart:
-    """The start that makes its session."""
+    """The start that creates its session."""
     assert start.create is not None
     state = start.create.custom_state
     not_lists = frozenset(key for key, value in state.items() if type(value) is not list)
     after = not_lists_after(start.session_id, not_lists, start.writes.ops)
     row = new_row(namespace, created(start.session_id, start.create, now, parent=None), 0)
-    # Making the session and starting its run are one commit: the first, not the second.
+    # Creating the session and starting its run are one commit and therefore one version, not two.
     row.version = 0
     run = started_run(start, 1, now)
     base = encode(state).decode() if state else None
@@ -92,11 +92,11 @@ def in_new_session(namespace: str, start: StartRun, bodies: list[str], now: int)
 def in_session_as_read(
     start: StartRun, found: Row, bodies: list[str], now: int, state_writes: StateWrites
 ) -> PlainStart | None:
-    """The start in a session that is there; None when its appends have to be looked at.
+    """The start in an existing session; None if its appends have to be examined under a lock.
 
     Raises:
         StaleStateError: the session changed since the caller read it.
-        RunConflictError: another run is current than the caller read.
+        RunConflictError: another run is current than the one the caller read.
     """
     *columns, turn = tuple(found)[:-_RUN_WIDTH]
     of_run = tuple(found)[-_RUN_WIDTH:]

@@ -46,7 +46,7 @@ _RUN_OF_SESSION = ", ".join(f"r.{name}" for name in RUN_COLUMNS.split(", "))
 
 
 async def current_run(connection: Connection, row: SessionHead) -> RunRecord | None:
-    """The run that was started last, or None before the first."""
+    """The run that started last, or None before the first."""
     return await find_run(connection, row.namespace, row.run_id) if row.run_id is not None else None
 
 
@@ -59,16 +59,16 @@ async def next_turn(connection: Connection, row: SessionHead) -> int:
 
 
 async def settle_current(connection: Connection, row: SessionHead, status: RunStatus, reason: str, now: int) -> None:
-    """End the session's current run, if it still runs, because another one takes its place."""
+    """End the session's current run, if it is still going, because another one takes its place."""
     replaced = settled(await current_run(connection, row), status, reason, now)
     if replaced is not None:
         await save_run(connection, row.namespace, replaced)
 
 
 async def make_current(connection: Connection, row: SessionRow, run: RunRecord, *, started: bool = False) -> None:
-    """Store a new run as the session's current one; no commit of it is remembered yet.
+    """Store a new run as the session's current one, with no commit remembered yet.
 
-    A run that was `started` remembers what its start answers: where the row stands now.
+    A run that was `started` remembers the answer to its start: the row's present version and message count.
     """
     first_answer = (row.version, row.message_count) if started else None
     await insert_run(connection, row.namespace, run, first_answer)
@@ -78,12 +78,12 @@ async def make_current(connection: Connection, row: SessionRow, run: RunRecord, 
 
 
 async def store_current(connection: Connection, row: SessionHead, run: RunRecord) -> None:
-    """Store a change of the session's current run, its fence included."""
+    """Store a change to the session's current run, including its fence."""
     await save_run(connection, row.namespace, run)
     row.attempt, row.running = run.attempt, run.status == "running"
 
 
-# Leases of processes that died go with it. Whoever renews at the same moment has some of them in hand already.
+# A renewal also removes the leases of dead processes, skipping those that a concurrent renewal has locked.
 _RENEW = f"""
 WITH dead AS (
     DELETE FROM __agents_leases l USING (

@@ -1,4 +1,4 @@
-"""Sessions in Postgres: made, loaded, changed, listed, deleted."""
+"""Sessions in Postgres: created, loaded, changed, listed, deleted."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.domain.writes import Merged, StepWrites, difference, merge_warnings
 
-# A session with everything a reader sees of it, in one statement and so of one moment.
+# A session with everything a reader sees of it, in one statement and so as of one moment.
 _WHOLE = f"""
 WITH RECURSIVE s AS (
     SELECT * FROM __agents_sessions WHERE namespace = ?1 AND session_id = ?2
@@ -131,7 +131,7 @@ class PostgresSessions(Facet):
             await delete_session_entries(connection, self._namespace, ids)
 
         with contextlib.suppress(UnstorableValueError):
-            # An id that can never be is not there.
+            # An id that cannot be stored cannot exist, so there is nothing to delete.
             await self._db.write(work)
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
@@ -277,7 +277,7 @@ class PostgresSessions(Facet):
         )
 
     async def _change(self, session_id: SessionId, change: Callable[[SessionState, int], SessionState]) -> SessionState:
-        """Replace the record by a changed one, in one commit."""
+        """Replace the record with a changed one, in one commit."""
         now = self._clock.now_ms()
 
         async def work(connection: Connection) -> SessionState:
@@ -294,7 +294,7 @@ class PostgresSessions(Facet):
     async def _insert_session(
         self, connection: Connection, session_id: SessionId, options: CreateSession, now: int
     ) -> SessionRow:
-        """Make a session, new or branched from another; the row is as stored.
+        """Create a session, new or branched from another; the row is as stored.
 
         Raises:
             SessionAlreadyExistsError: the id is taken.
@@ -307,7 +307,7 @@ class PostgresSessions(Facet):
             self._state_writes.check_first(session_id, options.custom_state)
             parent = None
             if options.parent_session_id is not None:
-                # Kept, so that a parent that is being deleted takes this child along, or is gone for good.
+                # Locked, so that a concurrent deletion of the parent either includes this child or is complete.
                 parent = await find_session(connection, self._namespace, options.parent_session_id)
             record = created(session_id, options, now, parent=record_of(parent) if parent is not None else None)
             row = new_row(self._namespace, record, await new_segment(connection, self._namespace, session_id))
@@ -316,13 +316,13 @@ class PostgresSessions(Facet):
         return row
 
     async def _assembled(self, connection: Connection, row: SessionRow) -> SessionState:
-        """A session that this transaction made, as a reader sees it: others may have asked for calls at its root."""
+        """A session created in this transaction, as a reader sees it; calls may already be pending at its root."""
         state = await load_custom_state(connection, row.segment, row.state_count)
         return assembled(record_of(row), state, await calls_seen_from(connection, row), None)
 
 
 def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:
-    """The filter as SQL; every value is bound, none becomes text of the statement."""
+    """The filter as SQL; every value is bound, and none becomes part of the statement's text."""
     conditions: list[str] = []
     values: list[Value] = []
     for column, value in (

@@ -1,4 +1,4 @@
-"""What a Postgres URL says: where the server is, and how this backend uses it."""
+"""The settings in a Postgres URL: where the server is, and how this backend uses it."""
 
 import re
 from typing import Any
@@ -11,16 +11,16 @@ from helix_agents.domain.records import Record
 from helix_agents.domain.urls import read_url, shown_url
 
 SCHEMES = ("postgresql", "postgres")
-# A channel of LISTEN is named after the schema and has room for 63 bytes.
+# A LISTEN channel is named after the schema, and its name is limited to 63 bytes.
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 
 class PostgresSettings(Record):
     """How a database is used.
 
-    `dsn` goes to the driver as it is. `pooler` says that there is a pooler between, which gives every transaction
-    another session: nothing is prepared by name then, and waiters look twice a second instead of being notified,
-    unless `listen_url` leads to the server itself. A server that restarts is waited for `connect_patience` seconds.
+    `dsn` goes to the driver as is. `pooler` says that a pooler sits in between and gives every transaction another
+    session. Then nothing is prepared by name, and waiters look twice a second instead of being notified, unless
+    `listen_url` leads to the server itself. A restarting server is waited for up to `connect_patience` seconds.
     """
 
     dsn: str
@@ -34,7 +34,7 @@ class PostgresSettings(Record):
 
     @property
     def shown(self) -> str:
-        """The database as errors name it, without what a password could be in."""
+        """The database as errors name it, without any part that could contain a password."""
         at = urlsplit(self.dsn)
         host = at.netloc.rpartition("@")[2] or "localhost"
         where = shown_url(f"postgresql://{host}/{at.path.lstrip('/')}")
@@ -42,7 +42,7 @@ class PostgresSettings(Record):
 
     @property
     def listen_dsn(self) -> str | None:
-        """Where notifications come from; None where they cannot."""
+        """Where notifications come from; None if there are none."""
         if self.listen_url is not None:
             return self.listen_url
         return None if self.pooler else self.dsn
@@ -60,17 +60,17 @@ _OWN = {
 
 
 def parse_url(url: str, options: dict[str, Any] | None = None) -> tuple[PostgresSettings, dict[str, Any]]:
-    """The settings, and what else the URL says for `open_backend`; `options` win over the URL.
+    """The settings, and the URL's other options for `open_backend`; `options` take precedence over the URL.
 
-    `postgresql://user:password@host:5432/database?schema=helix&pool_size=20`. Names that are not ours, such as
+    `postgresql://user:password@host:5432/database?schema=helix&pool_size=20`. Options that are not ours, such as
     `sslmode`, go to the driver.
 
     Raises:
-        InvalidStoreUrlError: it cannot be read; says why.
+        InvalidStoreUrlError: the URL cannot be read; the message says why.
     """
     parts = read_url(url)
     if parts.scheme not in SCHEMES:
-        raise InvalidStoreUrlError(shown(url), "it does not begin with postgresql:// or postgres://")
+        raise InvalidStoreUrlError(shown(url), "it does not start with postgresql:// or postgres://")
     given: dict[str, Any] = {}
     others: dict[str, Any] = {}
     passed_on: list[tuple[str, str]] = []
@@ -88,7 +88,7 @@ def parse_url(url: str, options: dict[str, Any] | None = None) -> tuple[Postgres
     settings = msgspec.structs.replace(PostgresSettings(dsn=dsn), **given)
     if not _SCHEMA.fullmatch(settings.schema):
         raise InvalidStoreUrlError(
-            shown(url), f"schema={settings.schema} has to be small letters, digits and _, at most 40 of them"
+            shown(url), f"schema={settings.schema} has to be lower-case letters, digits and _, at most 40 of them"
         )
     if settings.pool_size < 1:
         raise InvalidStoreUrlError(shown(url), "pool_size has to be at least 1")
@@ -96,7 +96,7 @@ def parse_url(url: str, options: dict[str, Any] | None = None) -> tuple[Postgres
 
 
 def shown(url: str) -> str:
-    """A URL as an error may show it: without a password."""
+    """A URL as an error may show it, without a password."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     return shown_url(urlunsplit(parts._replace(netloc=f"{unquote(user).partition(':')[0]}{at}{host}")))

@@ -24,7 +24,7 @@ from helix_agents.domain.writes import WriteOp
 
 
 def staged_rows(changes: Iterable[StagedChange], now: int) -> list[dict[str, Any]]:
-    """Changes as the database takes them: what it asks for by name, and the whole as it is kept."""
+    """Changes in the database's form: the fields it queries by, and the whole record as stored."""
     return [
         {
             "step_id": change.step_id,
@@ -53,7 +53,7 @@ async def stage(connection: Connection, row: SessionHead, changes: Iterable[Stag
 async def read_staged(
     connection: Connection, namespace: str, session_id: SessionId, step_id: StepId
 ) -> list[StagedChange]:
-    """What is staged for a step, in call order."""
+    """The changes staged for a step, in call order."""
     rows = await connection.all(
         "SELECT body FROM __agents_staging WHERE namespace = ? AND session_id = ? AND step_id = ?"
         " ORDER BY position, tool_call_id",
@@ -63,14 +63,14 @@ async def read_staged(
 
 
 async def take_staged(connection: Connection, row: SessionHead, step_id: StepId) -> tuple[WriteOp, ...]:
-    """The staged writes of a step in call order; its rows are gone afterwards."""
+    """The staged writes of a step in call order; removes their rows."""
     changes = await read_staged(connection, row.namespace, row.session_id, step_id)
     await drop_staged(connection, row, step_id)
     return tuple(op for change in changes for op in change.writes.ops)
 
 
 async def drop_staged(connection: Connection, row: SessionHead, step_id: StepId | None) -> int:
-    """Remove what is staged, for one step or for all; says how many rows went."""
+    """Remove what is staged, for one step or for all; returns how many rows were removed."""
     return await connection.execute(
         "DELETE FROM __agents_staging WHERE namespace = ?1 AND session_id = ?2 AND (?3::text IS NULL OR step_id = ?3)",
         askable(row.namespace, row.session_id, step_id),
@@ -78,7 +78,7 @@ async def drop_staged(connection: Connection, row: SessionHead, step_id: StepId 
 
 
 class PostgresStaging(Facet):
-    """What rests between an effect and the step's commit."""
+    """Results kept between their effect and the step's commit."""
 
     async def stage_changes(
         self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True

@@ -1,8 +1,8 @@
-"""The engine's step commit in Postgres: one statement, whose cost does not depend on what was before.
+"""The engine's step commit in Postgres: one statement, whose cost does not depend on the session's history.
 
-The plain step is one call of `__agents_commit_step`, which does all of it or answers that it did nothing. A step that
-waits for somebody, or that meets something unexpected, is looked at under a lock first: there the decisions are the
-domain's, and the same function stores the result.
+A plain step is one call of `__agents_commit_step`, which either does everything or reports that it did nothing. A step
+that waits for an answer, or that meets something unexpected, is examined under a lock first: there the domain makes the
+decisions, and the same function stores the result.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ _NO_CHUNKS: tuple[Value, ...] = (None,) * 12
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A step on its way in, with what is encoded once for all tries."""
+    """An incoming step, with everything encoded once for all tries."""
 
     namespace: str
     state: SessionState
@@ -78,7 +78,7 @@ class Step:
 
     @property
     def waits_for_somebody(self) -> bool:
-        """Whether it looks at calls, which others answer and which may be anywhere in the tree."""
+        """Whether it deals with pending calls, which others answer and which may be anywhere in the tree."""
         commit = self.commit
         return bool(
             commit.pending or commit.consume or commit.deliver_late_answers or commit.drop_pending or commit.suspend
@@ -127,13 +127,13 @@ class Step:
 
     @property
     def usage(self) -> str | None:
-        """What it used, as the function takes it."""
+        """Its usage as the function expects it."""
         return usage_rows(self.commit.usage, self.now) if self.commit.usage else None
 
     def answer(
         self, row: Row, ops: Sequence[WriteOp], extra: CommitExtra | None = None, *, stream_ended: bool
     ) -> Committed:
-        """What the caller gets for what the function answered."""
+        """The caller's answer, made from the function's."""
         version, segment, messages, sequence, status = tuple(row)[:5]
         return Committed(
             checkpoint_id=checkpoint_name(segment << 32 | version) or "",
@@ -149,7 +149,7 @@ class Step:
 
 
 class PlainStep:
-    """A step that needs nothing but one statement, as far as its sender can know."""
+    """A step that needs only one statement, as far as its sender can know."""
 
     def __init__(self, step: Step, state_writes: StateWrites) -> None:
         self._step = step
@@ -171,14 +171,14 @@ class PlainStep:
             try:
                 self._not_lists = not_lists_after(step.session_id, self._known[2], ops)
             except Exception:
-                # Known or outdated: under the lock it shows.
+                # Either the append is wrong or our knowledge is outdated; the locked path finds out.
                 self.is_plain = False
         self._checked = appends
         self._end = stream_end_of(step.commit, again=False)
         self.statement = COMMIT if self._end is None else _COMMIT_LAST
 
     def values(self) -> tuple[Value, ...]:
-        """The arguments of the one statement."""
+        """The arguments of the single statement."""
         return self._step_values() if self._end is None else (*self._step_values(), *self._end_values(*self._end))
 
     def _end_values(self, append: StreamAppend, end: StreamEnd) -> tuple[Value, ...]:
@@ -208,7 +208,7 @@ class PlainStep:
         )
 
     def answer(self, row: Row) -> Committed:
-        """What the caller gets; what is known of the state from now on is remembered."""
+        """The caller's answer; also remembers what is now known about the state."""
         version, segment = row[0], row[1]
         if self._not_lists is not None and self._known is not None and self._known[:2] == (version - 1, segment):
             self._state_writes.remember(self._step.session_id, version, segment, self._not_lists)
@@ -219,7 +219,7 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     """Commit a step under its session's lock, with every decision made by the domain.
 
     Raises:
-        SupersededError: another run or attempt holds the fence, or a later commit of this one was made.
+        SupersededError: another run or attempt holds the fence, or this one already made a later commit.
         StaleStateError: the caller expected another version.
     """
     if step.waits_for_somebody:
@@ -229,7 +229,7 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     if remembered is not None:
         return remembered
     commit, before = step.commit, row.version
-    # Rows of children come before the row of a stream, as in their own steps.
+    # Children's rows are locked before the stream's row, as in their own steps.
     went_on = commit.suspend and await some_went_on(connection, step.namespace, awaited_children(step.state))
     row.version += 1
     ops = (*await _staged_writes(connection, step, row), *commit.writes.ops)
@@ -248,14 +248,14 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
 
 
 async def _staged_writes(connection: Connection, step: Step, row: SessionHead) -> tuple[WriteOp, ...]:
-    """Stage what the commit brings for later, then take what was staged for this step, if it is to be promoted."""
+    """Stage what the commit brings for later; then take what was staged for this step, if it is to be promoted."""
     if step.commit.stage:
         await stage(connection, row, step.commit.stage, step.now)
     return await take_staged(connection, row, step.meta.step_id) if step.commit.promote_staging else ()
 
 
 def _more_of(commit: StepCommit, extra: CommitExtra, *, takes_stop: bool) -> dict[str, Any]:
-    """What only some commits tell the function, as far as it was decided here."""
+    """The function's optional input, as far as it was decided here; only some commits have any."""
     more: dict[str, Any] = {}
     if commit.forget_effects:
         more["forget"] = commit.forget_effects
@@ -269,7 +269,7 @@ def _more_of(commit: StepCommit, extra: CommitExtra, *, takes_stop: bool) -> dic
 
 
 async def _beside_the_state(connection: Connection, step: Step, row: SessionRow) -> None:
-    """Write what the function does not know of: metadata, and entries with their audit."""
+    """Write what the function does not handle: metadata, and entries with their audit."""
     commit = step.commit
     if commit.metadata:
         await _patch_metadata(connection, row, commit.metadata)
@@ -288,7 +288,7 @@ async def _beside_the_state(connection: Connection, step: Step, row: SessionRow)
 async def _answered(
     connection: Connection, step: Step, stored: Row, ops: Sequence[WriteOp], extra: CommitExtra
 ) -> Committed:
-    """The answer, with which the stream ends if the run does."""
+    """The answer; if the run ends, its stream ends with it."""
     end = stream_end_of(step.commit, again=extra.again)
     answer = step.answer(stored, ops, extra, stream_ended=end is not None)
     if end is not None:
@@ -299,7 +299,7 @@ async def _answered(
 async def _store(
     connection: Connection, step: Step, writes: str | None, sequence: int | None, more: dict[str, Any]
 ) -> Row:
-    """Have the function store the step; what it could not read follows by itself."""
+    """Have the function store the step; what it cannot read is stored separately."""
     usage, apart = step.usage, _taken_apart(more)
     has_readable_usage = usage is None or not is_unreadable(usage)
     values = step.values(writes=writes, sequence=sequence, usage=usage if has_readable_usage else None, more=more)
@@ -316,7 +316,7 @@ async def _store(
 
 
 def _taken_apart(more: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Takes out the texts that no function in SQL can read: the table and column of each."""
+    """Remove the texts that no SQL function can read; returns the table, column and text of each."""
     run: dict[str, JSON] = more.get("run", {})
     texts = [("__agents_runs", run, name, name) for name in ("completion_reason", "output", "error")]
     apart: list[tuple[str, str, str]] = []
@@ -337,7 +337,7 @@ async def _patch_metadata(connection: Connection, row: SessionRow, patch: dict[s
 
 
 async def _check(connection: Connection, step: Step, row: SessionRow) -> Committed | None:
-    """The first answer, if this very commit was made before; None when it is new and may be made."""
+    """The first answer, if this very commit was made before; None if it is new and may be made."""
     if was_committed(row, await current_run(connection, row), step.commit):
         return await _remembered(connection, row)
     if step.expected_version not in (None, row.version):
@@ -350,7 +350,7 @@ async def _check(connection: Connection, step: Step, row: SessionRow) -> Committ
 async def _checked_writes(
     connection: Connection, row: SessionRow, ops: tuple[WriteOp, ...], state_writes: StateWrites, before: int
 ) -> str | None:
-    """The writes to log, if there are any; appends meet lists and the state does not get too large."""
+    """The writes to log, if any, after checking that appends meet lists and the state does not get too large."""
     if not ops:
         state_writes.keep(row, before, connection)
         return None
@@ -365,7 +365,7 @@ async def _checked_writes(
 async def _materialise_if_large(
     connection: Connection, row: SessionRow, stored: Row, state_writes: StateWrites
 ) -> None:
-    """Keep a copy of a state that outgrew its last one, or whose upper bound says no more whether it is too large."""
+    """Keep a copy of a state that outgrew its last one, or whose upper bound can no longer prove it small enough."""
     row.state_count, row.state_base_bytes, row.state_since_bytes = tuple(stored)[5:8]
     if has_outgrown(stored) or state_writes.may_exceed(row.state_base_bytes + row.state_since_bytes):
         await materialise(connection, row, await load_custom_state(connection, row.segment, row.state_count))
@@ -377,7 +377,7 @@ async def _materialise_if_large(
 
 
 async def _side_rows(connection: Connection, step: Step, row: SessionRow, *, goes_on: bool) -> CommitExtra:
-    """What a commit changes in calls and references; most steps have none of it."""
+    """Write the commit's changes to calls and references; most steps have none."""
     commit, now, namespace = step.commit, step.now, step.namespace
     if commit.refs:
         await add_refs(connection, namespace, row.session_id, commit.refs, now)
@@ -407,7 +407,7 @@ async def _named(connection: Connection, row: SessionRow, call_ids: tuple[ToolCa
 
 
 def _run_update(update: RunUpdate, *, goes_on: bool = False) -> dict[str, JSON]:
-    """What the commit says of its run, without what it leaves alone; of one that goes on only how far it came."""
+    """The fields of the run that the commit changes; for a run that continues, only its step count."""
     said = RunUpdate(step_count=update.step_count) if goes_on else update
     return {name: value for name, value in msgspec.structs.asdict(said).items() if value is not None}
 

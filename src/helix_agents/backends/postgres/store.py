@@ -12,6 +12,7 @@ from helix_agents.backends.postgres.migrations import schema_version
 from helix_agents.backends.postgres.pending import PostgresPending
 from helix_agents.backends.postgres.queues import PostgresQueues
 from helix_agents.backends.postgres.runs import PostgresRuns
+from helix_agents.backends.postgres.schedules import PostgresSchedules
 from helix_agents.backends.postgres.settings import parse_url
 from helix_agents.backends.postgres.staging import PostgresStaging
 from helix_agents.backends.postgres.sub_sessions import PostgresSubSessions
@@ -33,6 +34,7 @@ class PostgresStateStore(
     PostgresPending,
     PostgresEffects,
     PostgresQueues,
+    PostgresSchedules,
 ):
     """Sessions in one Postgres database that any number of processes may use at once."""
 
@@ -60,7 +62,7 @@ class PostgresStateStore(
         migrate: Migrate = "auto",
         **options: Any,
     ) -> "PostgresStateStore":
-        """Open a store of its own; see `Database.open` for what can be wrong, and `PostgresSettings` for options."""
+        """Open a store with its own connections. See `Database.open` for errors and `PostgresSettings` for options."""
         settings, asked = parse_url(url, options)
         database = await Database.open(settings, seam=seam, migrate=asked.get("migrate", migrate))
         return cls(database, namespace=namespace, limits=limits, clock=clock)
@@ -72,7 +74,7 @@ class PostgresStateStore(
 
     @property
     def namespace(self) -> str:
-        """The tenant that no call can step out of."""
+        """The tenant; no call can reach beyond it."""
         return self._namespace
 
     @property
@@ -86,7 +88,7 @@ class PostgresStateStore(
         return await self._db.read(schema_version)
 
     async def vacuum(self) -> None:
-        # Plain VACUUM only marks the place of deleted rows as free; FULL writes each table anew, without them.
+        # A plain VACUUM only marks the space of deleted rows as free; FULL rewrites each table without them.
         for table in _WITH_TEXT:
             await self._db.execute_once(f"VACUUM (FULL) {table}")
 

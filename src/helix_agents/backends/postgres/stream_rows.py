@@ -29,8 +29,8 @@ _INSERT_CHUNKS = (
     " FROM unnest(?2::text[], ?3::bigint[], ?4::text[], ?5::text[])"
     " WITH ORDINALITY AS c (run_id, step, type, body, place)"
 )
-# What an append of the current writer to a stream without a bound changes, chunks included. Any other case is looked at
-# more closely by `StreamRow.append`, where the rules are written out.
+# An append by the current writer to an unbounded stream in one statement, chunks included. `StreamRow.append`, where
+# the rules are written out, handles every other case.
 APPEND = f"SELECT __agents_append_chunks({', '.join('?' * 14)})"
 CHUNKS = (
     "SELECT sequence, body FROM __agents_stream_chunks WHERE id BETWEEN ?1 AND ?2"
@@ -42,12 +42,12 @@ LAST_SEQUENCE = 0xFFFF_FFFF
 
 
 def topic_of(namespace: str, stream_id: StreamId) -> str:
-    """What is rung when a stream changed; the functions in SQL say the same."""
+    """The topic that rings when a stream changed; the SQL functions use the same."""
     return f"stream/{namespace}/{stream_id}"
 
 
 class StreamRow:
-    """One stream inside a transaction. Changes to the head are written by `save`, which also tells its readers."""
+    """One stream inside a transaction. Changes to the head are written by `save`, which also notifies its readers."""
 
     def __init__(self, connection: Connection, namespace: str, key: int, head: StreamHead) -> None:
         self._connection = connection
@@ -57,26 +57,26 @@ class StreamRow:
 
     @classmethod
     async def find(cls, connection: Connection, namespace: str, stream_id: StreamId) -> "StreamRow | None":
-        """The stream with this id; a transaction that writes keeps it from others."""
+        """The stream with this id; a writing transaction locks it."""
         row = await connection.one(f"{FIND}{connection.lock}", askable(namespace, stream_id))
         return cls(connection, namespace, row[0], head_of(tuple(row)[1:])) if row is not None else None
 
     @classmethod
     async def insert(cls, connection: Connection, namespace: str, head: StreamHead) -> "StreamRow | None":
-        """Store a new stream; None when somebody else was first."""
+        """Store a new stream; None if it was already created elsewhere."""
         row = await connection.one(INSERT, (namespace, *columns_of(head)))
         return cls(connection, namespace, row[0], head) if row is not None else None
 
     async def save(self) -> None:
-        """Store the head as it is now and wake the readers with the commit."""
+        """Store the present head and wake the readers with the commit."""
         await self._connection.execute(_CHANGE_HEAD, (*columns_of(self.head), self.key))
         await self._connection.ring(topic_of(self._namespace, self.head.stream_id))
 
     async def append(self, append: StreamAppend, now: int) -> None:
-        """Add what the stream's current writer sent.
+        """Append a batch from the stream's current writer.
 
         Raises:
-            SupersededError: it is not the current writer.
+            SupersededError: the sender is not the current writer.
         """
         rules.check_append(self.head, append)
         if not rules.is_repeated(self.head, append):
@@ -94,7 +94,7 @@ class StreamRow:
         await self.save()
 
     async def discard(self, claim: Claim, step: int, now: int, after: int) -> int:
-        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        """Drop a run's content of this step and later ones above a number; returns how many chunks were removed."""
         start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
@@ -114,7 +114,7 @@ class StreamRow:
         return gone
 
     async def truncate_below(self, floor: int) -> int:
-        """Drop the chunks below a number; answers how many went. The caller saves."""
+        """Drop the chunks below a number; returns how many were removed. The caller saves the head."""
         gone = await self._delete(0, floor - 1)
         self.head = rules.trimmed(self.head, floor, gone)
         return gone
@@ -124,11 +124,11 @@ class StreamRow:
         return await self._chunks(max(sequence, 0) + 1)
 
     async def of_run(self, run_id: str, from_step: int) -> tuple[StreamChunk, ...]:
-        """The chunks of a run from a step on."""
+        """The chunks of a run, starting at a step."""
         return await self._chunks(0, run_id, from_step)
 
     async def first_sequence(self) -> int | None:
-        """The number of the oldest chunk there."""
+        """The number of the oldest stored chunk."""
         row = await self._connection.one(
             "SELECT sequence FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
             (self._id(self.head.floor), self._id(self.head.latest)),
@@ -178,13 +178,13 @@ class StreamRow:
 async def claim_stream(
     connection: Connection, namespace: str, claim: StreamClaim, run: RunRecord, now: int
 ) -> StreamPlace | None:
-    """Make a run that begins its stream's writer, in whatever transaction is open; None where that cannot be."""
+    """Make a starting run the writer of its stream, in the open transaction; None if that is not possible."""
     stream = await StreamRow.find(connection, namespace, claim.stream_id)
     head = rules.with_started_run(stream and stream.head, claim, run, now)
     if head is None:
         return None
     if stream is None:
-        # Whoever made one meanwhile is no run of this session, whose row is held here.
+        # A stream created meanwhile cannot be by a run of this session, whose row is locked here.
         return rules.place_of(head) if await StreamRow.insert(connection, namespace, head) is not None else None
     stream.head = head
     await stream.save()
@@ -192,7 +192,7 @@ async def claim_stream(
 
 
 async def append_chunks(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int:
-    """Store chunks in whatever transaction is open; answers the stream's latest sequence.
+    """Store chunks in the open transaction; returns the stream's latest sequence.
 
     Raises:
         SupersededError: a newer run, attempt or writer owns the stream; nothing was written.
@@ -207,14 +207,14 @@ async def append_chunks(connection: Connection, namespace: str, append: StreamAp
 async def end_with_commit(
     connection: Connection, namespace: str, append: StreamAppend, end: StreamEnd, committed: Committed, now: int
 ) -> None:
-    """Bring the stream to rest in whose commit these chunks rode."""
+    """Bring the stream to rest that took these chunks in a commit."""
     stream = await StreamRow.find(connection, namespace, append.stream_id)
     assert stream is not None, "it took the chunks a moment ago"
     await stream.rest(rules.claim_of(append), end.rest, rules.last_of(append, end, committed, now), now)
 
 
 def append_values(append: StreamAppend) -> tuple[Value, ...]:
-    """An append as the functions in SQL take it: whose it is, what it changes in the head, and the chunks."""
+    """An append as the SQL functions expect it: its owner, its changes to the head, and the chunks."""
     growth = rules.growth_of(append.chunks, append.run_id)
     bodies = append.bodies or [encode(replace(chunk, sequence=0)).decode() for chunk in append.chunks]
     owner = (append.stream_id, append.run_id, append.attempt, append.writer, append.batch)
@@ -231,19 +231,19 @@ def _chunk_columns(chunks: Sequence[StreamChunk], bodies: Sequence[str]) -> tupl
 
 
 async def delete_stream_rows(connection: Connection, namespace: str, stream_id: StreamId) -> None:
-    """Remove a stream, if it is there, in whatever transaction is open."""
+    """Remove a stream, if it exists, in the open transaction."""
     stream = await StreamRow.find(connection, namespace, stream_id)
     if stream is not None:
         await stream.remove()
 
 
 def chunk_of(row: Row) -> StreamChunk:
-    """A chunk under its number, from `sequence, body`."""
+    """A chunk with its number, from `sequence, body`."""
     return replace(decode(row[1], _CHUNK), sequence=row[0])
 
 
 def columns_of(head: StreamHead) -> tuple[Value, ...]:
-    """A head as its columns hold it."""
+    """A head in the form of its columns."""
     values: dict[str, Any] = {name: getattr(head, name) for name in _HEAD_FIELDS}
     values["output"] = encoded(head.output)
     values["error"] = encoded(head.error)
@@ -251,7 +251,7 @@ def columns_of(head: StreamHead) -> tuple[Value, ...]:
 
 
 def encoded(value: Any) -> str | None:
-    """An output or error as its column holds it."""
+    """An output or error in the form of its column."""
     return encode(value).decode() if value is not None else None
 
 

@@ -39,11 +39,11 @@ from helix_agents.ports.streams import FlushPolicy, StreamLimits, StreamReader, 
 
 T = TypeVar("T")
 
-# A look that finds nothing new is one statement, and a waiting reader may send two a second.
+# A look that finds nothing new is one statement, so a waiting reader may look twice a second.
 POLL_SECONDS = 0.5
 _NO_CHUNKS: tuple[Value, ...] = (None,) * 9
 _REST = f"SELECT __agents_rest_stream({', '.join('?' * 18)})"
-# The head and the next chunks in one statement, and so of one moment; no chunk at all is one row too.
+# The head and the next chunks in one statement, and so as of one moment; without any chunk there is still one row.
 _LOOK = f"""
 SELECT {", ".join(f"s.{name}" for name in HEAD_COLUMNS.split(", "))}, c.sequence, c.body
 FROM __agents_streams s LEFT JOIN LATERAL (
@@ -52,15 +52,15 @@ FROM __agents_streams s LEFT JOIN LATERAL (
     ORDER BY c.id LIMIT ?3
 ) c ON true WHERE s.key = ?1 ORDER BY c.sequence
 """
-# The head and where its chunks begin.
+# The head and the number of its first chunk.
 _INFO = f"""
 SELECT {HEAD_COLUMNS}, (
     SELECT c.sequence FROM __agents_stream_chunks c
     WHERE c.id BETWEEN (s.key << 32) + s.floor AND (s.key << 32) + s.latest ORDER BY c.id LIMIT 1
 ) FROM __agents_streams s WHERE namespace = ? AND stream_id = ?
 """
-# Whoever waits is told of changes for this long, and then marks the stream again; what changed before the mark is found
-# by the look that follows it.
+# A mark makes writers notify the waiters for this long, then it has to be renewed. Changes before the mark are found by
+# the look that follows it.
 MARK_AGAIN_SECONDS = 1_500.0
 _WATCH = (
     "UPDATE __agents_streams SET watched_until = clock_timestamp() + interval '1 hour'"
@@ -99,7 +99,7 @@ class PostgresStreamManager(Part[Database], RestingStreams):
         migrate: Migrate = "auto",
         **options: Any,
     ) -> "PostgresStreamManager":
-        """Open a manager of its own; see `Database.open` for what can be wrong, and `PostgresSettings` for options."""
+        """Open a manager with its own connections. See `Database.open` for errors, `PostgresSettings` for options."""
         settings, asked = parse_url(url, options)
         database = await Database.open(settings, seam=seam, migrate=asked.get("migrate", migrate))
         return cls(database, namespace=namespace, clock=clock, limits=limits, flush=flush)
@@ -134,7 +134,8 @@ class PostgresStreamManager(Part[Database], RestingStreams):
             nonlocal joined
             joined = False
             stream = await StreamRow.find(connection, self._namespace, stream_id)
-            # Somebody may make the stream between the two, and somebody else delete it before it is found.
+            # Between the two statements, another process may create the stream, and yet another delete it before it is
+            # found.
             while stream is None:
                 made = await StreamRow.insert(connection, self._namespace, first)
                 if made is not None:
@@ -148,7 +149,7 @@ class PostgresStreamManager(Part[Database], RestingStreams):
                 await stream.save()
             return stream.head
 
-        # A conversation's first run is the first to write nearly always, and that is one statement.
+        # A conversation's first run is nearly always the first to write, and that takes one statement.
         if (
             not join
             and turn <= 1
@@ -240,7 +241,7 @@ class PostgresStreamManager(Part[Database], RestingStreams):
 
             return work
 
-        # One transaction each: whoever wants to write meanwhile waits for one stream, not for all.
+        # One transaction per stream, so that other writers wait for one stream and not for all of them.
         return sum([await self._db.write(prune_one(row[0])) for row in rows])
 
     async def _append(self, append: StreamAppend) -> int:
@@ -254,7 +255,7 @@ class PostgresStreamManager(Part[Database], RestingStreams):
     async def _rest(
         self, stream_id: StreamId, run_id: RunId, attempt: int, rest: StreamRest, last: StreamAppend | None
     ) -> None:
-        """Leave the stream as it is to be, in one statement where it is active and this run's."""
+        """Bring the stream to rest, in one statement if it is active and belongs to this run."""
         now = self._clock.now_ms()
         claim = Claim(stream_id=stream_id, run_id=run_id, attempt=attempt)
         how = (rest.status, rest.end_status, encoded(rest.output), encoded(rest.error))
@@ -299,7 +300,7 @@ async def _info(stream: StreamRow) -> StreamInfo:
 
 
 async def _prune(stream: StreamRow | None, due: int) -> int:
-    """Drop what a stream that came to rest by then has no more use for."""
+    """Drop what a stream that came to rest by then no longer needs."""
     if stream is None or stream.head.prunable_since is None or stream.head.prunable_since > due:
         return 0
     gone = await stream.truncate_below(rules.prunable_below(stream.head))

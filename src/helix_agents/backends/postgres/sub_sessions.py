@@ -15,7 +15,7 @@ from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate,
 
 
 def ref_rows(refs: Iterable[SubSessionRef], now: int) -> list[dict[str, Any]]:
-    """References as the database takes them: what it asks for by name, and the whole as it is kept."""
+    """References in the database's form: the fields it queries by, and the whole record as stored."""
     return [
         {
             "sub_session_id": ref.sub_session_id,
@@ -31,7 +31,7 @@ def ref_rows(refs: Iterable[SubSessionRef], now: int) -> list[dict[str, Any]]:
 async def add_refs(
     connection: Connection, namespace: str, session_id: SessionId, refs: Iterable[SubSessionRef], now: int
 ) -> None:
-    """Add references; one that is there already stays as it is."""
+    """Add references; an existing one stays as it is."""
     columns = ("sub_session_id", "mode", "name", "status")
     await connection.execute_many(
         "INSERT INTO __agents_sub_session_refs (namespace, session_id, sub_session_id, mode, name, status, body)"
@@ -46,7 +46,7 @@ async def add_refs(
 async def update_ref(
     connection: Connection, namespace: str, session_id: SessionId, update: SubSessionRefUpdate, now: int
 ) -> SubSessionRef | None:
-    """Change a reference; None when there is no such child."""
+    """Change a reference; None if there is no such child."""
     row = await connection.one(
         "SELECT key, body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? AND sub_session_id = ?"
         " FOR UPDATE",
@@ -63,7 +63,7 @@ async def update_ref(
 
 
 async def link_ref(connection: Connection, namespace: str, session_id: SessionId, ref: SubSessionRef, now: int) -> None:
-    """Add a reference for a child's start; one that is there is brought up to date."""
+    """Add a reference when a child starts; an existing one is brought up to date."""
     await add_refs(connection, namespace, session_id, (ref,), now)
     await update_ref(connection, namespace, session_id, linked(ref), now)
 
@@ -78,7 +78,7 @@ async def read_refs(connection: Connection, namespace: str, session_id: SessionI
 
 
 async def some_went_on(connection: Connection, namespace: str, children: Iterable[SessionId]) -> bool:
-    """Whether one of these children waits no more. Those who do are kept from going on until the transaction ends."""
+    """Whether one of these children no longer waits. The others stay locked until the transaction ends."""
     found = [await find_session(connection, namespace, child) for child in sorted(children)]
     return any([went_on(await current_run(connection, row)) for row in found if row is not None])
 

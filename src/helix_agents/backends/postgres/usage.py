@@ -35,7 +35,7 @@ _NUMBERS = ("attempt", "step", "n", "recorded_at")
 _KINDS = ["bigint" if name in _NUMBERS else "text" for name in (*_COLUMNS, "body")]
 
 
-# One that is there already counts nothing.
+# An entry that is already stored is not counted again.
 INSERT_USAGE = f"""
 INSERT INTO __agents_usage (namespace, {", ".join(_COLUMNS)}, body)
 SELECT ?1, e.* FROM unnest({", ".join(f"?{place}::{kind}[]" for place, kind in enumerate(_KINDS, 2))}) AS e
@@ -43,21 +43,22 @@ ON CONFLICT DO NOTHING
 """
 
 
-# An entry without what users put into it, behind what is counted: that may hold a zero character, which no JSON of the
-# database can. No text before it can look like its name, as quotes in a text are escaped.
+# An entry without its metadata, which users fill and which comes after everything counted. It may hold a zero
+# character, which the database's JSON cannot. No text before it can look like its name, because quotes in texts are
+# escaped.
 _METADATA = """',"metadata":'"""
 _COUNTED = f"(CASE strpos(body, {_METADATA}) WHEN 0 THEN body ELSE split_part(body, {_METADATA}, 1) || '}}' END)::json"
 
 
 def usage_rows(entries: Iterable[UsageEntry], now: int) -> str:
-    """Entries as the functions in SQL take them: what is asked for by name, and the whole as it is kept."""
+    """Entries as the SQL functions expect them: the fields they query by, and the whole record as stored."""
     return encode(
         [{name: getattr(entry, name) for name in _COLUMNS} | {"body": entry} for entry in _stamped(entries, now)]
     ).decode()
 
 
 def usage_values(namespace: str, entries: Iterable[UsageEntry], now: int) -> tuple[Value, ...]:
-    """The same as `INSERT_USAGE` takes it."""
+    """The same in the form of `INSERT_USAGE`."""
     stamped = _stamped(entries, now)
     bodies = [encode(entry).decode() for entry in stamped]
     return (namespace, *([getattr(entry, name) for entry in stamped] for name in _COLUMNS), bodies)
@@ -73,7 +74,7 @@ def entry_of(row: Row) -> UsageEntry:
 
 
 class PostgresUsageStore(Part[Database]):
-    """What sessions used, in the same database as the sessions."""
+    """The usage of sessions, in the same database as the sessions."""
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
         super().__init__(database)
@@ -111,7 +112,7 @@ class PostgresUsageStore(Part[Database]):
     async def get_usage_rollup(self, session_id: SessionId) -> UsageRollup:
         async def work(connection: Connection) -> UsageRollup:
             members = [session_id, *await children_of(connection, self._namespace, session_id)]
-            # Without its sessions beside it, usage still knows the root of every entry.
+            # Even where the sessions are not stored here, every usage entry knows its root.
             rows = await connection.all(
                 "SELECT body FROM __agents_usage"
                 " WHERE namespace = ? AND (session_id = ANY(?) OR root_session_id = ?) ORDER BY key",
@@ -127,7 +128,7 @@ class PostgresUsageStore(Part[Database]):
         )
 
     async def _in_its_session(self, where: UsageFilter) -> UsageFilter:
-        """The filter with the session its run is of, where that is known: entries are found by it."""
+        """The filter with its run's session, if that is known, because entries are indexed by session."""
         run_id = where.run_id
         if run_id is None or where.session_id is not None:
             return where

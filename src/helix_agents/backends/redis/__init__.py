@@ -36,9 +36,9 @@ _OF_SERVER = ("prefix", "seam", "cluster")
 async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "auto", **options: Any) -> Backend:
     """Open a server: `redis://host:6379/0`, `rediss://` with TLS, `valkey://` as `redis://`.
 
-    `?prefix=` sets what all keys begin with (`helix`), `?cluster=true` says that the host is one of a cluster,
-    `?state_ttl=` after how many seconds a session at rest expires (never). The rest of the query is the driver's. There
-    is nothing to migrate: records of older versions are read as they are.
+    `?prefix=` sets the prefix of all keys (`helix`), `?cluster=true` says that the host belongs to a cluster, and
+    `?state_ttl=` is the number of seconds after which a session at rest expires (never). The rest of the query goes to
+    the driver. There is nothing to migrate: records of older versions are read as they are.
     """
     plain, asked = _parse(url)
     state_ttl: StateTTL = options.pop("state_ttl", asked.pop("state_ttl", None))
@@ -70,7 +70,7 @@ def _parse(url: str) -> tuple[str, dict[str, Any]]:
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name == "prefix":
             if not value or "{" in value or "}" in value:
-                raise InvalidStoreUrlError(shown(url), f"prefix={value} cannot begin a key")
+                raise InvalidStoreUrlError(shown(url), f"prefix={value} cannot start a key")
             asked[name] = value
         elif name == "cluster":
             if value not in ("true", "false"):

@@ -1,4 +1,4 @@
-"""How waiting tasks hear of changes: one subscription per process, however many wait, and a channel per topic."""
+"""How waiting tasks learn of changes: one subscription per process, however many wait, and a channel per topic."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ LAST_RETRY_SECONDS = 2.0
 
 
 class Bell:
-    """Rings are hints. Whoever waits also looks by itself, so a lost ring costs time and never a change."""
+    """Rings are hints. Waiters also look by themselves, so a lost ring costs time and never a change."""
 
     def __init__(self, connect: Callable[[], Any], name: str) -> None:
         self._connect = connect
@@ -35,7 +35,7 @@ class Bell:
 
     @asynccontextmanager
     async def listen(self, channel: str) -> AsyncGenerator[Waiter]:
-        """Rings of the channel from here on wake the waiter."""
+        """Wake the waiter when the channel rings, from here on."""
         with self._wakeups.listen(channel) as waiter:
             self._wanted[channel] += 1
             try:
@@ -49,7 +49,7 @@ class Bell:
                     await self._tell("UNSUBSCRIBE", channel)
 
     def wake_everybody(self) -> None:
-        """Have whoever waits here look again."""
+        """Make all waiting tasks look again."""
         self._wakeups.ring_everybody()
 
     async def close(self) -> None:
@@ -74,10 +74,10 @@ class Bell:
                 await confirmed.wait()
         except TimeoutError:
             # Looking twice a second is slower, not wrong.
-            log.info("%s: a subscription was not confirmed; who waits looks by himself", self._name)
+            log.info("%s: a subscription was not confirmed; waiting callers poll instead", self._name)
 
     async def _tell(self, *command: str) -> None:
-        """Send a change to the server; without a connection, the next one begins with all that is wanted."""
+        """Send a change to the server; without a connection, the next one starts with everything that is wanted."""
         if self._connection is None:
             return
         try:
@@ -86,13 +86,13 @@ class Bell:
             log.debug("%s: the subscription is lost", self._name)
 
     async def _listen(self) -> None:
-        """Hold one connection, and make a new one whenever it is lost."""
+        """Hold one connection, and open a new one whenever it is lost."""
         wait = FIRST_RETRY_SECONDS
         while not self._closed:
             connection = cast("Connection", self._connect())
             try:
                 await connection.connect()
-                # From here on changes are sent as they come.
+                # From here on, changes are sent as they come.
                 self._connection = connection
                 if self._wanted:
                     await self._tell("SUBSCRIBE", *self._wanted)
@@ -100,7 +100,7 @@ class Bell:
                 while connection.is_connected:
                     self._hear(await connection.read_response())
             except (exceptions.RedisError, OSError) as problem:
-                log.info("%s: lost the subscription (%s); who waits looks by himself", self._name, problem)
+                log.info("%s: lost the subscription (%s); waiting callers poll instead", self._name, problem)
             finally:
                 self._connection = None
                 await connection.disconnect(nowait=True)

@@ -1,4 +1,4 @@
-"""Boundaries to come back to: counts and places, never copies."""
+"""Checkpoints: points to return to, stored as counts and places, never as copies."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -22,7 +22,7 @@ READ_AT_ONCE = 100
 
 
 class CheckpointRow(Record):
-    """A checkpoint and the place in its session's history it marks. Its writes are in the log, once."""
+    """A checkpoint and the place in its session's history that it marks. Its writes are only in the log."""
 
     checkpoint: Checkpoint
     segment: str
@@ -38,7 +38,7 @@ def add_checkpoint(
     has_writes: bool = False,
     meta: CheckpointMeta | None = None,
 ) -> Checkpoint:
-    """Write a checkpoint of the session as it is, and move its pointer there."""
+    """Write a checkpoint of the session's present state, and move its pointer there."""
     session = known.value
     record, row = session.record, session.row
     checkpoint = Checkpoint(
@@ -62,7 +62,7 @@ def add_checkpoint(
 
 
 def _number(session: Session, checkpoint_id: CheckpointId) -> int | None:
-    """The place of a checkpoint among its session's; None if the id is not one of this session."""
+    """The position of a checkpoint among its session's; None if the id is not one of this session's."""
     name, _, number = checkpoint_id.rpartition(".")
     if name != session.row.name or not number.isdecimal() or not number.isascii():
         return None
@@ -83,7 +83,7 @@ async def checkpoint_row(tx: Transaction, session: Session, checkpoint_id: Check
 
 
 async def _rows(tx: Transaction, session: Session, first: int, last: int) -> list[CheckpointRow]:
-    """The checkpoints from one place to another, oldest first."""
+    """The checkpoints from one position to another, oldest first."""
     if last < first:
         return []
     (found,) = await tx.read(("LRANGE", tx.slot.checkpoints(session.record.session_id), first, last))

@@ -16,7 +16,7 @@ LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 
 
 class Node(NamedTuple):
-    """Where a node of the cluster is."""
+    """The address of a cluster node."""
 
     host: str
     port: int
@@ -25,9 +25,10 @@ class Node(NamedTuple):
 class ClusterLines:
     """Commands for one node arrive in the order they were given; those for different nodes in any order.
 
-    A node that no longer has a slot did nothing and says who has it, so the command is sent there. While the keys of a
-    slot are on their way, some here and some there, whoever needs both waits for at most `patience` seconds. When a
-    connection is lost, what was out fails, as it may have been done; who comes next asks the others who has the slots.
+    A node that no longer has a slot does nothing and names the node that has it, so the command is sent there. While
+    the keys of a slot are being moved, some are here and some there; a command that needs both waits for up to
+    `patience` seconds. When a connection is lost, the commands under way fail, because they may have been carried out;
+    the next command asks the other nodes who has which slots.
     """
 
     def __init__(self, first: Node, connect: Callable[[Node], Any], *, patience: float) -> None:
@@ -39,13 +40,13 @@ class ClusterLines:
         self._learning: asyncio.Task[None] | None = None
 
     def send(self, *command: Any) -> Awaitable[Any]:
-        """Send a command to the node that has its slot; one without keys to every node, each of which answers."""
+        """Send a command to the node that has its slot, or, if it has no keys, to every node; each of them answers."""
         if command[0] in ("EVALSHA", "EVAL"):
             return self._send(key_slot(command[3].encode()), command)
         return self._send_to_all(command)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         lines, self._lines = self._lines, {}
         await asyncio.gather(*(line.close() for line in lines.values()))
 
@@ -60,13 +61,13 @@ class ClusterLines:
                 if loop.time() > deadline:
                     raise
                 await asyncio.sleep(TRY_AGAIN_SECONDS * jitter())
-                # By now all of it may have arrived.
+                # By now all of the slot's keys may have arrived.
                 node, asking = await self._node_of(slot), False
             except exceptions.AskError as elsewhere:
                 hops += 1
                 if hops > MOST_HOPS:
                     raise
-                # Moved for good, or, for this once, on its way.
+                # The slot has moved for good, or, for this one command, is on its way.
                 asking = not isinstance(elsewhere, exceptions.MovedError)
                 node = _told(elsewhere, node)
                 if not asking:
@@ -88,11 +89,11 @@ class ClusterLines:
     async def _node_of(self, slot: int) -> Node:
         if slot not in self._nodes:
             await self._learn()
-        # A slot that nobody has: whoever is asked says so.
+        # If no node has the slot, any node asked says so.
         return self._nodes.get(slot, self._first)
 
     async def _learn(self) -> None:
-        """Ask who has which slots; those who need it at once wait for one answer."""
+        """Ask which node has which slots; concurrent callers wait for the same answer."""
         if self._learning is None:
             self._learning = asyncio.create_task(self._ask_nodes())
             self._learning.add_done_callback(self._learned)
@@ -101,13 +102,13 @@ class ClusterLines:
     def _learned(self, learning: asyncio.Task[None]) -> None:
         self._learning = None
         if not learning.cancelled():
-            # Those who waited are told; there may be none left.
+            # Marks the exception as retrieved, because no caller may be left to receive it.
             learning.exception()
 
     async def _ask_nodes(self) -> None:
         problem: BaseException | None = None
         known = dict.fromkeys((self._first, *self._lines))
-        # Whoever answered last is asked first: of the others some may be gone for good, and not answer for long.
+        # Connected nodes are asked first: some of the others may be gone for good and take long not to answer.
         for node in sorted(known, key=lambda node: not self._line(node).is_connected):
             try:
                 answer: list[Any] = await self._line(node).send("CLUSTER", "SLOTS")
@@ -128,6 +129,6 @@ def _told(elsewhere: Any, asked: Node) -> Node:
 
 
 def _named(owner: list[Any], asked: Node) -> Node:
-    """The node that an answer names; one that does not know its own name is where it was asked."""
+    """The node that an answer names; one that does not know its own name is at the address that was asked."""
     host = (owner[0] or b"").decode()
     return Node(host if host not in ("", "?") else asked.host, int(owner[1]))

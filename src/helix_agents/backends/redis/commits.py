@@ -1,4 +1,4 @@
-"""The writes that make a run one story: its start, its steps, and its end from outside."""
+"""The writes that frame a run: its start, its steps, and an end imposed from outside."""
 
 from collections.abc import Sequence
 
@@ -70,7 +70,7 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
         await _link_parent(tx, start.parent)
     if start.create is not None:
         known = await create(tx, start.session_id, start.create, claim)
-        # Making the session and starting its run are one commit: the first, not the second.
+        # Creating the session and starting its run are one commit and therefore one version, not two.
         known.value.record = msgspec.structs.replace(known.value.record, version=0)
     else:
         known = await load_session(tx, start.session_id)
@@ -105,13 +105,15 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
 
 
 def _claims_stream(start: StartRun) -> bool:
-    """Whether a start makes its run the stream's writer; one of another name may lie in another slot, which this script
-    does not reach."""
+    """Whether a start makes its run the stream's writer.
+
+    A stream with another name may be in another slot, which this script cannot reach.
+    """
     return start.stream is not None and start.stream.stream_id == start.session_id
 
 
 async def _first_answer(tx: Transaction, start: StartRun) -> RunStartCommitted | None:
-    """What the same start was told before, if it was made before."""
+    """The answer that this very start got before, if it was already made."""
     bring_run(tx, start.session_id, start.run_id)
     known = await find_session(tx, start.session_id)
     if known is None:
@@ -133,18 +135,20 @@ async def _link_parent(tx: Transaction, link: ParentLink) -> None:
 
 
 async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: CheckpointId) -> int:
-    """Put the session back at one of its checkpoints, with nothing staged; calls that were open there get results.
-    Answers the version of its agent that the state is of there."""
+    """Put the session back at one of its checkpoints, with nothing staged, and answer calls that were open there.
+
+    Returns the agent version that the restored state belongs to.
+    """
     session = known.value
     point = BranchPoint(from_session_id=session.record.session_id, checkpoint_id=checkpoint_id)
     there, messages, state, version = await place_of(tx, session, point)
     results = await results_missing_at(tx, known, point, there, messages)
-    # Whoever comes back to where the session leaves finds what its open step held.
+    # A later return to this point finds the results that the open step held.
     here, count = BranchPoint(from_session_id=session.record.session_id), session.record.message_count
     add_messages(tx, known, only_held(await results_missing_at(tx, known, here, session_line(session), count)))
     discard(tx, known, await staged_for(tx, known, None))
     session.set(staged=False)
-    # What the ledger says is left behind, and its calls' ids may come again.
+    # The ledger's records belong to the abandoned history, and its call ids may come again.
     tx.do("DEL", tx.slot.effects(session.record.session_id))
     await stand_at(tx, known, there, messages=messages, state=state)
     add_messages(tx, known, results)
@@ -165,7 +169,7 @@ async def _settle(tx: Transaction, known: Known[Session], request: SettleSession
 
 
 def _check_without_entries(given: Sequence[object]) -> None:
-    """Entries of another store cannot ride in a commit here, and left out they would be lost without a word."""
+    """Refuse entries: those of another store cannot be part of a commit here, and must not be lost silently."""
     if given:
         raise UnsupportedBackendError("redis", "the state capabilities")
 
@@ -183,7 +187,7 @@ class RedisCommits(RedisSessions):
 
         if start.create is None:
             return await self._write("start_run", start.session_id, work)
-        # A start that was made before is answered where it was made, whatever made it.
+        # A start that was already made is answered where the session is, wherever it would be created now.
         there = await self._read("start_run", start.session_id, lambda tx: _first_answer(tx, start))
         if there is not None:
             return there
@@ -205,7 +209,7 @@ class RedisCommits(RedisSessions):
             _check_without_entries(commit.entries or commit.audit)
         space = self._space
         if commit is not None and commit.stream is not None and await self._lies_elsewhere(session_id, commit.stream):
-            # No script reaches two slots: then chunks are stored first, as if the stream had a backend of its own.
+            # No script reaches two slots, so the chunks are stored first, as if the stream had a backend of its own.
             sequence = await append_chunks(space, commit.stream, self._clock)
             checkpoint_meta = msgspec.structs.replace(checkpoint_meta, stream_sequence=sequence)
             commit = msgspec.structs.replace(commit, stream=None)
@@ -237,14 +241,14 @@ class RedisCommits(RedisSessions):
         return await self._write("settle_session", request.session_id, work)
 
     async def _lies_elsewhere(self, session_id: SessionId, append: StreamAppend) -> bool:
-        """Whether a stream lies in another slot than the session whose chunks it gets."""
+        """Whether a stream is in another slot than the session that appends to it."""
         if append.stream_id == session_id:
             return False
         space = self._space
         return await space.locate(append.stream_id) != await space.locate(session_id)
 
     async def _check_unique(self, start: StartRun) -> None:
-        """Refuse a run id that another session has."""
+        """Refuse a run id that belongs to another session."""
         entry = await self._space.entry(entry_id("r", start.run_id), RunEntry)
         if entry is not None and entry.run.session_id != start.session_id:
             raise RunAlreadyExistsError(start.run_id)

@@ -1,4 +1,4 @@
-"""How a session comes to be: from nothing, or as a branch of another one, and where it is put."""
+"""How a session is created, from nothing or as a branch of another one, and where it is put."""
 
 from itertools import groupby
 
@@ -43,11 +43,11 @@ from helix_agents.ports.clock import Clock
 
 
 class ClaimLostError(Exception):
-    """Where a session is to be put has to be settled first. Never leaves the backend."""
+    """The place of a new session has to be settled first. Never leaves the backend."""
 
 
 async def home_of(space: Keyspace, session_id: SessionId, options: CreateSession, parent: SessionId | None) -> str:
-    """The tag of the slot a new session belongs to: that of its source, its parent or its root, or its own."""
+    """The tag of a new session's slot: that of its source, its parent or its root, or its own."""
     if options.branch is not None:
         return await space.locate(options.branch.from_session_id, fresh=True)
     above = parent or options.parent_session_id or options.root_session_id
@@ -57,10 +57,10 @@ async def home_of(space: Keyspace, session_id: SessionId, options: CreateSession
 
 
 async def claim_place(space: Keyspace, session_id: SessionId, tag: str, clock: Clock) -> str | None:
-    """Say, in the slot of the session's name, in which slot it is about to be created.
+    """Record, in the slot of the session's name, in which slot the session is about to be created.
 
-    Answers the claim that its creation has to hold, None for a session that lies in the slot of its own name. A claim
-    of somebody who did not get to create anything is taken away from him first.
+    Returns the claim that the creation has to hold, or None for a session in the slot of its own name. A claim whose
+    owner never created anything is revoked first.
 
     Raises:
         SessionAlreadyExistsError: the id is taken.
@@ -92,7 +92,7 @@ async def claim_place(space: Keyspace, session_id: SessionId, tag: str, clock: C
 
 
 async def _take_away(space: Keyspace, session_id: SessionId, tag: str, claim: str, clock: Clock) -> None:
-    """Make sure that a claim leads to nothing any more, then remove it.
+    """Make sure that a claim can no longer lead to a session, then remove it.
 
     Raises:
         SessionAlreadyExistsError: it led to a session.
@@ -126,7 +126,7 @@ async def create(tx: Transaction, session_id: SessionId, options: CreateSession,
     known: Known[Session] = tx.known[tx.slot.session(session_id)]
     await _hold_claim(tx, session_id, claim)
     if tx.tag != session_id:
-        # Whoever was first here does not expire any more, now that another one stands beside it.
+        # Loaded because the slot's first session no longer expires once another one is beside it.
         await find_session(tx, tx.tag)
     if options.branch is not None:
         await _branch(tx, known, session_id, options, options.branch)
@@ -146,7 +146,7 @@ async def create(tx: Transaction, session_id: SessionId, options: CreateSession,
 
 
 def bring_claim(tx: Transaction, session_id: SessionId, claim: str | None) -> None:
-    """Have the next answer say whether the claim still stands."""
+    """Have the next answer tell whether the claim is still valid."""
     tx.bring(of=_barrier(tx, session_id, claim))
 
 
@@ -155,7 +155,7 @@ def _barrier(tx: Transaction, session_id: SessionId, claim: str | None) -> str:
 
 
 async def _hold_claim(tx: Transaction, session_id: SessionId, claim: str | None) -> None:
-    """Let the creation stand only while the claim does."""
+    """Allow the creation only while the claim is valid."""
     key = _barrier(tx, session_id, claim)
     barrier: Known[None] = await tx.load(key, (), lambda _: None)
     if barrier.revision:
@@ -187,7 +187,7 @@ async def _branch(
 async def results_missing_at(
     tx: Transaction, source: Known[Session], point: BranchPoint, line: tuple[Stretch, ...], messages: int
 ) -> tuple[ToolMessage, ...]:
-    """Results for the calls that are open at a point, where a history has so many messages."""
+    """Results for the calls that are still open at a point, given the number of messages in the history there."""
     tail = await tail_of(tx, line, messages)
     calls = open_tail(tail)
     if not calls:
@@ -212,8 +212,10 @@ async def results_missing_at(
 async def place_of(
     tx: Transaction, source: Session, point: BranchPoint
 ) -> tuple[tuple[Stretch, ...], int, StatePlace, int]:
-    """The line, message count and place in the state log that a branch starts from, or a rewind leads to, and the
-    version of its agent that the state is of there."""
+    """The starting point of a branch or the target of a rewind.
+
+    Returns the line, message count and place in the state log there, and the agent version that the state belongs to.
+    """
     session_id = source.record.session_id
     messages = 0 if point.checkpoint_id == BEGINNING else point.message_count
     if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
@@ -230,8 +232,7 @@ async def place_of(
 async def _state_at(
     tx: Transaction, source: Session, line: tuple[Stretch, ...], messages: int
 ) -> tuple[StatePlace, int]:
-    """The place in the state log that belongs to the first so many messages of a session, and the version of its agent
-    that the state is of there."""
+    """The place in the state log that belongs to a session's first messages, and the agent version of that state."""
     cut = Cut(messages, source.row.state.count)
     line = await reaching(tx, line)
     for owner, parts in groupby(zip(line, await owners_of(tx, line), strict=True), key=lambda each: each[1]):

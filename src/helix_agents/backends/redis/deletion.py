@@ -1,4 +1,4 @@
-"""How a session and everything below it goes, while branches of it stay whole."""
+"""How a session and everything below it is deleted while its branches stay whole."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from helix_agents.ports.clock import Clock
 
 
 async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -> list[SessionId]:
-    """Remove the session and every session below it; answers whom."""
+    """Remove the session and every session below it; returns which were removed."""
     if await find_session(tx, session_id) is None:
         return []
     members = await load_members(tx)
@@ -35,18 +35,18 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
     await _delete_calls(tx, list(owners), set(gone))
     release(tx, segments.value, set(gone))
     if members.value.keys() <= set(gone):
-        # Nobody is left in this slot, not even a branch.
+        # No session is left in this slot, not even a branch.
         tx.do("UNLINK", members.key)
         tx.do("UNLINK", segments.key)
     else:
         tx.do_with_all("HDEL", members.key, gone)
-    # What is left of these is read anew when it is needed.
+    # What is left of these is read again when it is needed.
     segments.value = members.value = None  # pyright: ignore[reportAttributeAccessIssue]
     return gone
 
 
 async def streams_aside(tx: Transaction, session_id: SessionId) -> list[StreamId]:
-    """Streams of the session and of those below it that are not named after them, and so may lie in another slot."""
+    """Streams of the session and those below it that are not named after them, and so may be in another slot."""
     if await find_session(tx, session_id) is None:
         return []
     records = [known.value.record for known in await find_sessions(tx, await tree(tx, session_id))]
@@ -54,7 +54,7 @@ async def streams_aside(tx: Transaction, session_id: SessionId) -> list[StreamId
 
 
 def _owners(session: Session) -> tuple[SessionId, SessionId]:
-    """By whom the calls of a session are kept: its root, and itself if it is the root of others."""
+    """The sessions that a session's calls are stored under: its root, and itself if it is the root of others."""
     return session.record.root_session_id, session.record.session_id
 
 
@@ -63,7 +63,7 @@ def _stream_of(session: Session) -> StreamId:
 
 
 def _parts(tx: Transaction, session_id: SessionId) -> tuple[Command, Command]:
-    """What tells which entries of the index a session has."""
+    """The reads that tell which index entries a session has."""
     return ("ZRANGE", tx.slot.turns(session_id), 0, -1), ("HLEN", tx.slot.usage(session_id))
 
 
@@ -96,7 +96,7 @@ async def _delete_one(tx: Transaction, space: Keyspace, known: Known[Session]) -
 
 
 async def _delete_calls(tx: Transaction, owners: Sequence[SessionId], gone: set[SessionId]) -> None:
-    """Remove the calls of sessions that go, and all that are kept by one of them."""
+    """Remove the calls of deleted sessions, and all calls stored under one of them."""
     for first in range(0, len(owners), READ_AT_ONCE):
         some = owners[first : first + READ_AT_ONCE]
         for owner in some:
@@ -123,7 +123,7 @@ async def _delete_calls(tx: Transaction, owners: Sequence[SessionId], gone: set[
 
 
 async def leave_place(space: Keyspace, session_id: SessionId, tag: str, clock: Clock) -> None:
-    """Take away the note of where a session lay that is gone; whoever makes one of that name can do without."""
+    """Remove the record of where a deleted session was; a new session of that name does not need it."""
 
     async def work(tx: Transaction) -> None:
         key = tx.slot.place(session_id)

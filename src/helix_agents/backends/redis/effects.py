@@ -1,4 +1,4 @@
-"""The ledger of tools that must not run twice."""
+"""The ledger of tool calls that must not run twice."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ from helix_agents.domain.runs import check_fence
 
 
 async def _find(tx: Transaction, session_id: SessionId, tool_call_id: ToolCallId) -> EffectRow:
-    """The entry of a call, or the place that a new one takes."""
+    """The entry of a call, or the position for a new one."""
     key = tx.slot.effects(session_id)
     row, count = await tx.read(("HGET", key, tool_call_id), ("HLEN", key))
     return decode(row, EffectRow) if row is not None else EffectRow(place=count)

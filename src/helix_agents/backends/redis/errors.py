@@ -1,4 +1,4 @@
-"""What Redis says in trouble, as the errors this library has for it."""
+"""Errors of Redis and its driver, translated into this library's."""
 
 import re
 from collections.abc import Generator
@@ -17,7 +17,7 @@ from helix_agents.domain.errors import (
 )
 
 # After a failover the old address may still lead to a server that only follows.
-ONLY_FOLLOWS = "the server takes no writes at the moment"
+ONLY_FOLLOWS = "the server accepts no writes at the moment"
 # What it says of a number that is larger than any it counts with.
 _NO_NUMBER = ("is not an integer or out of range", "is not a valid float", "Invalid stream ID")
 _IN_A_SCRIPT = re.compile(r"@user_script: ?\d+: -([A-Z]+) ")
@@ -28,7 +28,7 @@ class LookAgainError(Exception):
 
 
 def translated(problem: BaseException, store: str) -> HelixError | None:
-    """The error for what the driver raised; None for what is nobody's fault but ours."""
+    """The error for what the driver raised; None for our own mistakes."""
     match problem:
         case exceptions.OutOfMemoryError():
             return StoreFullError(store)
@@ -37,7 +37,7 @@ def translated(problem: BaseException, store: str) -> HelixError | None:
         case exceptions.ConnectionError() | exceptions.TimeoutError() | OSError():
             return StoreUnavailableError(store, str(problem) or type(problem).__name__)
         case exceptions.AskError():
-            return StoreUnavailableError(store, "the server is one of a cluster; say so with ?cluster=true")
+            return StoreUnavailableError(store, "the server is part of a cluster; add ?cluster=true to the URL")
         case exceptions.ClusterDownError() | exceptions.TryAgainError() | exceptions.ClusterError():
             return StoreUnavailableError(store, str(problem))
         case UnicodeEncodeError():
@@ -49,8 +49,10 @@ def translated(problem: BaseException, store: str) -> HelixError | None:
 
 
 def translated_at_first(problem: BaseException, store: str) -> HelixError:
-    """The error for what the driver raised for somebody who comes for the first time: a server that answers, and
-    refuses, is the wrong one or is asked in the wrong way."""
+    """The error for what the driver raised on a first connection.
+
+    A server that answers with a refusal is the wrong server, or was addressed in the wrong way.
+    """
     match problem:
         case exceptions.AuthenticationError() | exceptions.AuthorizationError():
             told = None
@@ -64,11 +66,11 @@ def _translated_reply(text: str, store: str) -> HelixError | None:
     if word == "OOM" or "OOM command not allowed" in text:
         return StoreFullError(store)
     if word == "NOPERM" or text.startswith("ACL failure"):
-        return StoreReadOnlyError(store, f"permit it to the user that opens it ({text.rstrip('.')})")
+        return StoreReadOnlyError(store, f"grant access to the user that opens it ({text.rstrip('.')})")
     if word == "READONLY":
         return StoreUnavailableError(store, ONLY_FOLLOWS)
     if word in (
-        # It cannot save what it has, for lack of room on its disk mostly, and takes writes again as soon as it can.
+        # The server cannot save its data, mostly because its disk is full; it accepts writes again as soon as it can.
         "MISCONF",
         "NOREPLICAS",
         "LOADING",
@@ -90,19 +92,19 @@ def _translated_reply(text: str, store: str) -> HelixError | None:
 
 
 def only_follows(problem: BaseException) -> bool:
-    """Whether this is what a server says that may not be written to, because it follows another one."""
+    """Whether this is the error of a server that may not be written to because it follows another one."""
     return isinstance(problem, exceptions.ReadOnlyError) or _word_of(str(problem)) == "READONLY"
 
 
 def _word_of(text: str) -> str:
-    """The word by which a reply tells what is the matter; older servers wrap what stopped a script."""
+    """The word that classifies an error reply; older servers wrap errors that stopped a script."""
     inside = _IN_A_SCRIPT.search(text)
     return inside[1] if inside is not None else text.partition(" ")[0]
 
 
 @contextmanager
 def translating(store: str) -> Generator[None]:
-    """Let what the driver raises inside come out as an error of this library."""
+    """Translate the driver's errors inside the block into this library's."""
     try:
         yield
     except (exceptions.RedisError, OSError, UnicodeEncodeError) as problem:

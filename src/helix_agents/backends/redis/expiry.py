@@ -1,8 +1,8 @@
-"""Sessions that go by themselves: with `state_ttl`, one that is at rest and alone expires on the server as a whole.
+"""Sessions that expire: with `state_ttl`, a session that is at rest and alone expires on the server as a whole.
 
-All keys of its slot get the same moment, so that no script ever sees half of it. The moment is also in the session's
-row: whoever changes the session again, or puts another one beside it, takes the expiry back, whatever his own setting.
-What the index told of a session that went is worked off by whoever lists sessions, as every janitor does.
+All keys of its slot get the same expiry time, so that no script ever sees half of the session. The time is also in the
+session's row: a process that changes the session again, or puts another one beside it, revokes the expiry, whatever its
+own setting. Index entries of expired sessions are removed whenever sessions are listed, as every janitor does.
 """
 
 from datetime import timedelta
@@ -24,31 +24,31 @@ from helix_agents.domain.runs import SUSPENDED
 from helix_agents.ports.clock import Clock
 
 StateTTL = timedelta | float | None
-"""How long a session at rest is kept: a time, or seconds; None is for ever."""
+"""How long a session at rest is kept: a time, or seconds; None keeps it forever."""
 
 
 def ttl_ms(ttl: StateTTL) -> int | None:
     """The time in milliseconds.
 
     Raises:
-        DefinitionError: it is none that could pass.
+        DefinitionError: the time is not positive.
     """
     if ttl is None:
         return None
     found = int((ttl.total_seconds() if isinstance(ttl, timedelta) else ttl) * 1000)
     if found <= 0:
-        raise DefinitionError("state_ttl", f"{ttl} is over before it began; leave it out to keep sessions for ever")
+        raise DefinitionError("state_ttl", f"{ttl} ends before it starts; leave it out to keep sessions forever")
     return found
 
 
 class Expiry:
-    """Decides, with each change to a slot, when its session goes."""
+    """Decides, with each change to a slot, when its session expires."""
 
     def __init__(self, space: Keyspace) -> None:
         self._space = space
 
     async def __call__(self, tx: Transaction) -> None:
-        """Have the session of this slot expire, or not any more, with the changes of the transaction."""
+        """Set or revoke the expiry of this slot's session, together with the transaction's changes."""
         known: Known[Session] | None = tx.known.get(tx.slot.session(tx.tag))
         if known is None or known.value is None or not tx.writes:  # pyright: ignore[reportUnnecessaryComparison]
             return
@@ -67,7 +67,7 @@ class Expiry:
                 tx.do("PEXPIREAT", key, at)
 
     async def _keys(self, tx: Transaction, session: Session) -> list[str]:
-        """Every key that the slot of a session has if it is alone there."""
+        """Every key in the slot of a session that is alone there."""
         slot, name, stream_id = tx.slot, tx.tag, session.record.stream_id or tx.tag
         segments = {*(await load_segments(tx)).value, *(args[2] for args in tx.commands if _adds_segment(args, tx))}
         of_stream = (slot.stream(stream_id), slot.chunks(stream_id))
@@ -87,7 +87,7 @@ def _adds_segment(command: tuple[Any, ...], tx: Transaction) -> bool:
 
 
 async def _goes(tx: Transaction, known: Known[Session]) -> bool:
-    """Whether a session is at rest and alone: nobody runs it or waits for it, and nobody else needs its slot."""
+    """Whether a session is at rest and alone: no run, open call or queued turn, and no other session in its slot."""
     record, run = known.value.record, known.value.run
     if record.parent_session_id is not None or record.root_session_id != tx.tag or record.status == "paused":
         return False
@@ -99,13 +99,13 @@ async def _goes(tx: Transaction, known: Known[Session]) -> bool:
         return False
     members = await load_members(tx)
     if members.key in tx.touched and known.revision:
-        # Somebody else comes to lie here.
+        # Another session is being added to this slot.
         return False
     return members.value.keys() <= {tx.tag}
 
 
 async def forget_vanished(space: Keyspace, clock: Clock) -> None:
-    """Have the index forget what it tells of sessions that expired; streams they had elsewhere go too."""
+    """Make the index forget expired sessions, and delete the streams they had in other slots."""
     now = space.server.now_ms()
     for _, payload in (await space.find(index.VANISHING, highest=now)).entries:
         entry = decode(payload, SessionEntry)

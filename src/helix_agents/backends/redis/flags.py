@@ -7,10 +7,10 @@ from helix_agents.backends.redis.rows import load_session, save_session
 from helix_agents.backends.redis.transaction import Transaction
 from helix_agents.domain import door
 from helix_agents.domain.flags import aimed_at_current_run, raised
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
 
-# A look is one statement, and who waits may send two a second.
+# A look is one statement, so a waiter may look twice a second.
 LOOK_AGAIN_SECONDS = 0.5
 
 
@@ -18,14 +18,19 @@ class RedisFlags(Facet):
     """The facet `Flags`."""
 
     async def set_interrupt_flag(
-        self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
+        self,
+        session_id: SessionId,
+        reason: str | None = None,
+        *,
+        kind: StopKind = "interrupt",
+        run_id: RunId | None = None,
     ) -> InterruptOutcome:
         door.check_stop(reason, kind)
 
         async def work(tx: Transaction) -> InterruptOutcome:
             known = await load_session(tx, session_id)
             run = known.value.run
-            if run is None or run.status != "running":
+            if run is None or run.status != "running" or run_id not in (None, run.run_id):
                 return NothingRunning()
             flag = raised(known.value.flag, run.run_id, kind, reason, tx.now)
             if flag is not None:

@@ -1,9 +1,9 @@
-"""What is asked across sessions: an index in a slot of its own, which follows the sessions and never leads.
+"""Queries across sessions: an index in a slot of its own, which follows the sessions and never leads.
 
-A write that changes what the index tells leaves a *mark* there first, then changes its session, then brings the index
-up to date and takes its mark away. Whoever asks the index first brings up to date what is marked. So a process may die
-at any point: what it left undone is marked, and done by the next who asks. A mark outlives the time in which its write
-can still arrive; the script refuses one that comes later.
+A write that affects the index first leaves a *mark* there, then changes its session, then updates the index and removes
+its mark. Every query first updates whatever is marked. So a process may die at any point: what it left undone is
+marked, and the next query completes it. A mark outlives the time in which its write can still arrive; the script
+refuses a later one.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from helix_agents.domain.records import Record, decode, encode
 
 ARRIVES_WITHIN_MS = 5_000
 MARKS_LAST_MS = 6_000
-# Between nodes of a cluster clocks may differ.
+# The clocks of cluster nodes may differ.
 CLUSTER_MARKS_LAST_MS = 15_000
 GONE_LASTS_MS = 3_600_000
 
-# The orders entries stand in.
+# The orders (sorted sets) that entries are listed in.
 SESSIONS = "sessions"
 STAGED = "staged"
 QUEUED = "queued"
@@ -37,27 +37,27 @@ GONE = "gone"
 
 
 def tree_order(tag: str) -> str:
-    """The order of everything that is told of one slot, where sessions may expire."""
+    """The order that lists all entries of one slot, kept if sessions may expire."""
     return f"tree/{tag}"
 
 
 def parts_by_parent(user_id: str | None = None) -> tuple[str, str]:
-    """The parts in which all sessions, or those of a user, are told: without a parent, and with one."""
+    """The two parts that list all sessions, or those of a user: without a parent, and with one."""
     return ("roots", "below") if user_id is None else (f"roots/{user_id}", f"below/{user_id}")
 
 
 def expiring_part(status: str) -> str:
-    """The part of the sessions with an expiry that have this status."""
+    """The part that lists the sessions with an expiry and this status."""
     return f"{EXPIRING}/{status}"
 
 
 def mark_order(key: str, text: str) -> str:
-    """The order of the sessions with one of our marks in their metadata."""
+    """The order that lists the sessions with one of our marks in their metadata."""
     return f"{key}/{text}"
 
 
 class Entry(NamedTuple):
-    """One thing that can be found: its id, what is told of it (nothing if it is gone) and where it stands."""
+    """One thing that can be found: its id, its payload (empty if it is gone) and its position in each order."""
 
     id: str
     payload: bytes
@@ -72,7 +72,7 @@ class Mark(Record):
 
 
 class Found(NamedTuple):
-    """What the index answered; `total` is how many entries the page is of, None if it is of no page."""
+    """The index's answer; `total` is the number of entries that the page is taken from, None if it is no page."""
 
     at_us: bytes
     marks: dict[str, Mark]
@@ -81,7 +81,7 @@ class Found(NamedTuple):
 
 
 def entry_id(kind: str, *names: str) -> str:
-    """The id of an entry; entries of one order sort by it where their scores are the same."""
+    """The id of an entry; within an order, entries with equal scores sort by it."""
     return LINE.join((kind, *names))
 
 
@@ -91,7 +91,7 @@ def names_of(id: str) -> list[str]:
 
 
 def marked_id(origin: tuple[str, ...]) -> str:
-    """The id of the entry that is made from what a mark names."""
+    """The id of the entry that is built from what a mark names."""
     kind, tag, *names = origin
     match kind:
         case "r":
@@ -105,7 +105,7 @@ def marked_id(origin: tuple[str, ...]) -> str:
 
 
 def gone(id: str, now_ms: int) -> Entry:
-    """The entry of something that is not there any more; it is remembered for a while, against late news."""
+    """The entry of something that no longer exists; it is remembered for a while, in case old news arrives late."""
     return Entry(id, b"", ((GONE, now_ms),))
 
 
@@ -120,14 +120,14 @@ class Index:
         self._orders = self.slot.key("z")
 
     async def mark(self, token: str, origins: Sequence[tuple[str, ...]]) -> int:
-        """Say what is about to change; answers until when it may."""
+        """Record what is about to change; returns the deadline for the change."""
         now = self._server.now_ms()
         body = encode(Mark(at=now, origins=tuple(dict.fromkeys(origins))))
         await self._server.write(ATOMIC, "mark", (self._marks,), ("0 0 0 HSET 1 2", token, body))
         return now + ARRIVES_WITHIN_MS
 
     async def put(self, entries: Sequence[tuple[Entry, bytes]], *, unmark: Sequence[str] = ()) -> None:
-        """Bring entries up to date, each at the revision it was made at, and take marks away."""
+        """Update entries, each with the revision it was built from, and remove marks."""
         args: list[Any] = [self._orders, len(unmark), *unmark]
         for entry, revision in entries:
             args += (entry.id, revision, entry.payload, len(entry.orders))
@@ -144,7 +144,7 @@ class Index:
         limit: int = 0,
         besides: Sequence[str] = (),
     ) -> Found:
-        """Entries of these orders within a range, and some by id."""
+        """The entries of these orders within a range, and some by id."""
         keys = (self._entries, self._marks, *(self._orders + order for order in orders))
         args = ("down" if down else "up", lowest, highest, limit, *besides)
         at_us, marks, found = await self._server.read(INDEX_FIND, " ".join(orders) or "by id", keys, args)
@@ -162,9 +162,10 @@ class Index:
         limit: int = 0,
         vanished_by: float | str = "-inf",
     ) -> Found:
-        """A page of an order, or of those parts of it, the newest first; `others` are the parts it has besides.
+        """A page of an order, or of some parts of it, the newest first; `others` are its remaining parts.
 
-        Without a total it is all that the order holds: something of it vanished, or stands in none of its parts.
+        Without a total, the answer is everything in the order, because an entry of it vanished or is in none of its
+        parts.
         """
         orders = (VANISHING, order, *parts, *others)
         keys = (self._entries, self._marks, *(self._orders + name for name in orders))
@@ -178,7 +179,7 @@ class Index:
         return Found(at_us, tokens, [(found[n].decode(), found[n + 1]) for n in range(0, len(found), 2)])
 
     async def forget_gone(self) -> None:
-        """Let go of what is remembered of things long gone."""
+        """Forget entries of things that are long gone."""
         before = self._server.now_ms() - GONE_LASTS_MS
         while await self._server.write(INDEX_SWEEP, "gone", (self._entries, self._orders + GONE), (before,)):
             pass

@@ -1,25 +1,25 @@
-"""Where everything lies: one cluster slot per tree of sessions, one for the indexes of a namespace, one per lock."""
+"""Where everything is stored: one cluster slot per session tree, one for the indexes of a namespace, one per lock."""
 
 from functools import lru_cache
 from typing import NamedTuple
 
 DEFAULT_PREFIX = "helix"
 LINE = "\x1f"
-"""Joins ids inside a name; no id holds it, as ids are printable."""
+"""Joins ids inside a name; no id contains it, because ids are printable."""
 
 
 def quoted(text: str) -> str:
-    """The text as it may stand in a key's hash tag: injective, and without the signs that end one."""
+    """The text in a form that is allowed in a key's hash tag: injective, and without the characters that end one."""
     return text.replace("%", "%25").replace("/", "%2F").replace("{", "%7B").replace("}", "%7D")
 
 
 class Slot(NamedTuple):
-    """Keys that share a hash tag, and so a slot: only such keys can change together."""
+    """Keys that share a hash tag, and so a slot; only such keys can change together."""
 
     prefix: str
 
     def key(self, kind: str, name: str = "") -> str:
-        """The key of this kind and name. The name comes last, so it may hold anything."""
+        """The key of this kind and name. The name comes last, so it may contain anything."""
         return f"{self.prefix}{kind}:{name}"
 
     def session(self, session_id: str) -> str:
@@ -51,19 +51,19 @@ class Slot(NamedTuple):
         return self.key("e", session_id)
 
     def queued(self, session_id: str) -> str:
-        """Turns that wait, by run."""
+        """Waiting turns by run."""
         return self.key("n", session_id)
 
     def usage(self, session_id: str) -> str:
-        """What was used, by run, attempt, step and number."""
+        """Usage by run, attempt, step and number."""
         return self.key("u", session_id)
 
     def usage_guard(self, session_id: str) -> str:
-        """Stands for usage that is recorded or deleted outside a step."""
+        """Guards usage that is recorded or deleted outside a step."""
         return self.key("v", session_id)
 
     def pending(self, root_session_id: str) -> str:
-        """Open calls of a root's tree by call; its revision guards the ended ones too."""
+        """Open calls of a root's tree by call; its revision also guards the ended ones."""
         return self.key("p", root_session_id)
 
     def ended_calls(self, root_session_id: str) -> str:
@@ -89,11 +89,11 @@ class Slot(NamedTuple):
         return self.key("w", segment)
 
     def place(self, name: str) -> str:
-        """In the slot of a name: in which slot the session of that name lies, if not here."""
+        """In the slot of a name: the slot that the session of that name is in, if not here."""
         return self.key("at", name)
 
     def barrier(self, claim: str) -> str:
-        """There once a claim to place a session here has been taken away from its maker."""
+        """Exists once a claim to create a session here has been revoked."""
         return self.key("x", claim)
 
     def stream(self, stream_id: str) -> str:
@@ -121,11 +121,11 @@ class Keys(NamedTuple):
 
     @property
     def indexes(self) -> Slot:
-        """The slot of what is asked across sessions."""
+        """The slot of the index across sessions."""
         return self._slot("index", "")
 
     def channel(self, topic: str) -> str:
-        """Where a topic is rung."""
+        """The channel on which a topic rings."""
         return f"{self.prefix}:bell/{quoted(self.namespace)}/{topic}"
 
     def _slot(self, kind: str, tag: str) -> Slot:

@@ -1,4 +1,4 @@
-"""One namespace on a server: where its sessions lie, what is known of them here, and how changes to them are made."""
+"""One namespace on a server: where its sessions are, what is known of them here, and how they are changed."""
 
 import asyncio
 import contextlib
@@ -35,21 +35,21 @@ Project = Callable[[str, Sequence[str]], Awaitable[list[tuple[Entry, bytes]]]]
 Expire = Callable[[Transaction], Awaitable[None]]
 
 REMEMBERED = 4_096
-"""So many entities, and as many places, are remembered."""
+"""How many entities are remembered, and how many places."""
 
 NO_LIMITS = StoreLimits()
 NONE = b"-"
 
 
 class Whereabouts(NamedTuple):
-    """Where something lies; `settled` if a note or its creation said so, else for lack of any note."""
+    """Where something is stored; `settled` if a record or its creation said so, not if it is merely assumed."""
 
     tag: str
     settled: bool
 
 
 class ServerClock:
-    """The clock of the server, which all processes on it share."""
+    """The clock of the server, which all its clients share."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -59,8 +59,10 @@ class ServerClock:
 
 
 class Announcement:
-    """The mark that a write leaves in the index, if that tells of it, before it is made: whoever finds it there brings
-    the index up to date. It stays where the write was made, or where nobody knows whether it was."""
+    """The mark that a write leaves in the index, if it affects the index, before it is made.
+
+    A process that finds the mark updates the index. The mark stays if the write was made, or if that is unknown.
+    """
 
     def __init__(self, index: Index, ids: IdSource) -> None:
         self._index = index
@@ -70,22 +72,22 @@ class Announcement:
         self.is_out = False
 
     async def make(self, tx: Transaction) -> int:
-        """Say what is about to change; answers until when it may, 0 for ever."""
+        """Record what is about to change; returns the deadline for the change, 0 for none."""
         latest = 0
         if tx.entries:
             self.token = self.token or self._ids.new("mark")
             self.is_out = True
             latest = await self._index.mark(self.token, tuple(origin for _, _, origin in tx.entries.values()))
-        # Whatever interrupts the write from here on, nobody knows then whether it was made.
+        # If the write is interrupted from here on, it is unknown whether it was made.
         self._stays = True
         return latest
 
     def refused(self) -> None:
-        """Say that the write was not made."""
+        """Record that the write was not made."""
         self._stays = False
 
     async def withdraw(self) -> None:
-        """Take the mark away, unless it has to stay."""
+        """Remove the mark, unless it has to stay."""
         if self.is_out and not self._stays:
             with contextlib.suppress(StoreError):
                 await self._index.put((), unmark=(self.token,))
@@ -106,10 +108,10 @@ class Keyspace:
         self._places: OrderedDict[str, Whereabouts] = OrderedDict()
         self._turns: dict[str, asyncio.Lock] = {}
 
-    # -- where things lie -------------------------------------------------------------------------------
+    # -- where things are stored --------------------------------------------------------------------------
 
     async def locate(self, name: SessionId, *, fresh: bool = False) -> str:
-        """The tag of the slot in which the session or stream of this name lies, or would lie by itself."""
+        """The tag of the slot that holds the session or stream of this name, or would hold it by default."""
         if not fresh and name in self._places:
             self._places.move_to_end(name)
             return self._places[name].tag
@@ -121,8 +123,10 @@ class Keyspace:
         return tag
 
     def place(self, name: SessionId, tag: str, *, settled: bool = True) -> None:
-        """Remember where a session lies. What is not there is looked for again; a stream only if nobody was seen there
-        either."""
+        """Remember where a session is.
+
+        A session that is not found there is looked for again, but a stream only if no session was seen there either.
+        """
         self._places[name] = Whereabouts(tag, settled)
         self._places.move_to_end(name)
         if len(self._places) > REMEMBERED:
@@ -137,7 +141,7 @@ class Keyspace:
         return self._cache.get(key)
 
     def forget(self) -> None:
-        """Know nothing any more."""
+        """Forget everything."""
         self._cache.clear()
         self._places.clear()
 
@@ -149,7 +153,7 @@ class Keyspace:
     # -- reading and writing ----------------------------------------------------------------------------
 
     async def read(self, what: str, name: SessionId, work: Work[T], *, clock: Clock) -> T:
-        """Do work that changes nothing, on one moment of the slot in which a session lies."""
+        """Run work that changes nothing, on a consistent view of the slot that holds a session."""
         again = False
         while True:
             certain = again or name not in self._places
@@ -170,9 +174,10 @@ class Keyspace:
         limits: StoreLimits = NO_LIMITS,
         tag: str | None = None,
     ) -> T:
-        """Do work that changes the slot in which a session lies, or the one with this tag.
+        """Run work that changes the slot that holds a session, or the one with this tag.
 
-        What is refused, and what needs no change, is decided on what the server says, never on memory alone.
+        A refusal, or the finding that nothing needs to change, is always based on the server's answer, never on memory
+        alone.
         """
         announcement = Announcement(self.index, self.ids)
         tries = 0
@@ -204,10 +209,10 @@ class Keyspace:
         return self._transaction(what, name, here, clock, limits, fresh=again, certain=certain)
 
     async def _decide(self, tx: Transaction, work: Work[T]) -> T:
-        """Have the work decide what is to change.
+        """Have the work decide what to change.
 
         Raises:
-            LookAgainError: it refused, or found nothing to change, and what it looked at was remembered.
+            LookAgainError: the work refused or found nothing to change, based on remembered data.
         """
         try:
             result = await work(tx)
@@ -224,10 +229,10 @@ class Keyspace:
         return result
 
     async def _commit(self, tx: Transaction, announcement: Announcement) -> None:
-        """Make the change, announced before if the index tells of it, and remember what it led to.
+        """Make the change, announced beforehand if it affects the index, and remember the result.
 
         Raises:
-            LookAgainError: something was not as expected any more; nothing was done.
+            LookAgainError: something was no longer as expected; nothing was done.
         """
         latest = await announcement.make(tx)
         expectations = tx.expectations()
@@ -307,7 +312,7 @@ class Keyspace:
 
     @contextlib.asynccontextmanager
     async def _turn(self, name: str):
-        """Those of this process who met others here take turns, so that each try of one is no trouble for the rest."""
+        """Tasks of this process whose writes collided here take turns, so that their retries do not collide again."""
         lock = self._turns.setdefault(name, asyncio.Lock())
         try:
             async with lock:
@@ -318,20 +323,20 @@ class Keyspace:
 
     async def _next_try(self, tries: int) -> int:
         if tries > 2:
-            # Other processes are at it too: uneven waits keep us from meeting again and again.
+            # Other processes compete too; uneven waits keep us from colliding again and again.
             await asyncio.sleep(random.uniform(0, min(0.001 * 2**tries, 0.05)))
         return tries + 1
 
     # -- the index --------------------------------------------------------------------------------------
 
     async def _follow(self, tx: Transaction, token: str) -> None:
-        """Bring the index up to date. The change stands already: if this fails, the mark has the next one do it."""
+        """Update the index. The change is already made; if this fails, the mark leaves the work to the next query."""
         entries = [(self._in_tree(entry, tx.tag), self._revision_of(tx, key)) for key, entry, _ in tx.entries.values()]
         with contextlib.suppress(StoreError):
             await self.index.put(entries, unmark=(token,))
 
     def _in_tree(self, entry: Entry, tag: str) -> Entry:
-        """The entry, to be found with all the others of its slot where they may all have to be forgotten."""
+        """The entry, also listed with all others of its slot if sessions may expire and all have to be forgotten."""
         if self.state_ttl_ms is None or not entry.payload:
             return entry
         return entry._replace(orders=(*entry.orders, (tree_order(tag), 0.0)))
@@ -341,9 +346,9 @@ class Keyspace:
         return known.revision if known is not None and known.revision else tx.at_us
 
     async def find(self, *orders: str, **options: Any) -> Found:
-        """Ask the index, which is brought up to date first where it is marked."""
+        """Query the index, updating marked entries first."""
         found = await self.index.find(*orders, **options)
-        # Who asks for something by its id need not care what becomes of the rest.
+        # A query by id need not wait for other entries.
         wanted = None if orders else set(options.get("besides", ()))
         if not await self._repair(found.marks, wanted):
             return found
@@ -355,19 +360,22 @@ class Keyspace:
         return await self.index.page(order, **options) if await self._repair(found.marks, None) else found
 
     async def entry(self, name: str, kind: type[T]) -> T | None:
-        """What the index tells of one thing, by its id."""
+        """The index's record of one thing, by its id."""
         found = await self.find(besides=[name])
         return decode(found.entries[0][1], kind) if found.entries else None
 
     async def doubt(self, origins: Sequence[tuple[str, ...]]) -> None:
-        """Have the index look again at what it told of things that are not there: its node may have lost the news, as
-        one does that takes over from another. Whatever was only just deleted is looked at in vain."""
+        """Make the index check again what it told of things that do not exist.
+
+        Its node may have lost the news, as happens when one node takes over from another. For a thing that was only
+        just deleted, the check changes nothing.
+        """
         if origins:
             with contextlib.suppress(StoreError):
                 await self.index.mark(self.ids.new("mark"), origins)
 
     async def _repair(self, marks: dict[str, Mark], wanted: set[str] | None) -> bool:
-        """Bring up to date what is marked and wanted; whether there was anything."""
+        """Update what is both marked and wanted; returns whether there was anything."""
         named = dict.fromkeys(origin for mark in marks.values() for origin in mark.origins)
         origins = [origin for origin in named if wanted is None or marked_id(origin) in wanted]
         if not origins or self.project is None:

@@ -1,4 +1,4 @@
-"""One connection that many tasks share: what they send meanwhile goes out together, in the order it came."""
+"""One connection that many tasks share: commands that gather meanwhile go out together, in the order they came."""
 
 import asyncio
 from typing import Any, Protocol, cast
@@ -9,7 +9,7 @@ from redis import exceptions  # isort: skip
 
 
 class Connection(Protocol):
-    """The little of the driver's connection that is used here."""
+    """The small part of the driver's connection that is used here."""
 
     @property
     def is_connected(self) -> bool: ...
@@ -20,14 +20,14 @@ class Connection(Protocol):
 
 
 Outgoing = tuple[bytes, bool, asyncio.Future[Any]]
-# What goes before a command for a slot that a node of a cluster is about to get; it is answered, too.
+# Precedes a command for a slot that a cluster node is about to receive; it gets an answer of its own.
 _ASKING = b"*1\r\n$6\r\nASKING\r\n"
-# How the length of a short part is written: a step commit has some forty parts.
+# The encoded lengths of short parts, cached because a step commit has some forty parts.
 _LENGTHS = tuple(b"$%d" % size for size in range(1_024))
 
 
 def packed(command: tuple[Any, ...]) -> bytes:
-    """A command as it goes over the wire."""
+    """A command in its wire format."""
     lines = [b"*%d" % len(command)]
     for part in command:
         data: bytes = part if type(part) is bytes else str(part).encode()
@@ -38,7 +38,7 @@ def packed(command: tuple[Any, ...]) -> bytes:
 
 
 def _has_ended(connection: Connection) -> bool:
-    """Whether the server hung up while nobody looked, as far as the connection has noticed."""
+    """Whether the server has hung up in the meantime, as far as the connection has noticed."""
     reader: asyncio.StreamReader | None = getattr(connection, "_reader", None)
     return reader is not None and reader.at_eof()
 
@@ -46,9 +46,10 @@ def _has_ended(connection: Connection) -> bool:
 class Line:
     """Commands are answered in the order they were given, and sent once.
 
-    Who finds the line free talks himself. While he does, the commands of others gather, and go out together: many tasks
-    share a round trip. When the connection is lost, or he gives up, what was out fails; the next get a new connection.
-    So they do after a server said that it only follows: the address may lead to another one by now.
+    A task that finds the line free uses it directly. Meanwhile the commands of other tasks gather and then go out
+    together, so many tasks share a round trip. When the connection is lost, or the task using it gives up, the commands
+    under way fail and the next ones get a new connection. The same happens after a server said that it is only a
+    replica, because the address may lead to another server by now.
     """
 
     def __init__(self, connection: Any, *, patience: float) -> None:
@@ -60,12 +61,14 @@ class Line:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the other side was there when it was last asked."""
+        """Whether the connection was up when it was last used."""
         return self._connection.is_connected
 
     async def send(self, *command: Any, asking: bool = False) -> Any:
-        """Send a command behind those given before; answers what the server says. With `asking` it is one for a slot
-        that this node of a cluster is about to get."""
+        """Send a command after those given before; returns the server's reply.
+
+        With `asking`, the command is for a slot that this cluster node is about to receive.
+        """
         data = _ASKING + packed(command) if asking else packed(command)
         if self._busy:
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -83,7 +86,7 @@ class Line:
                 await self._connection.disconnect(nowait=True)
             raise
         except BaseException:
-            # An answer may still be under way: nobody must take it for his own.
+            # An answer may still be on its way, and no other command may mistake it for its own.
             await self._connection.disconnect(nowait=True)
             raise
         finally:
@@ -92,7 +95,7 @@ class Line:
                 self._pump = asyncio.create_task(self._work_off())
 
     async def close(self) -> None:
-        """Hang up; what still waits fails."""
+        """Close the connection; commands that still wait fail."""
         pump, self._pump = self._pump, None
         if pump is not None:
             pump.cancel()
@@ -102,7 +105,7 @@ class Line:
         await self._connection.disconnect()
 
     async def _work_off(self) -> None:
-        """Send what gathered, again and again until nothing does."""
+        """Send what has gathered, again and again until nothing is left."""
         out: list[Outgoing] = []
         try:
             while self._waiting:
@@ -114,7 +117,7 @@ class Line:
                     if any(follows):
                         await self._connection.disconnect(nowait=True)
                 except Exception as problem:
-                    # Whatever it is: those who gather meanwhile have nobody else.
+                    # Catch everything: the commands that gather meanwhile depend on this task.
                     await self._connection.disconnect(nowait=True)
                     _fail(out, problem)
         finally:
@@ -131,7 +134,7 @@ class Line:
         await connection.send_packed_command(list(data), check_health=False)
 
     async def _hear(self, asking: bool, future: asyncio.Future[Any]) -> bool:
-        """Hand the next answer on; whether the server says that it only follows."""
+        """Pass the next answer on; returns whether the server says that it is only a replica."""
         if asking:
             await self._connection.read_response()
         try:

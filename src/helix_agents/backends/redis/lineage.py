@@ -16,14 +16,14 @@ from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.domain.writes import AppendToNonListError, WriteOp, apply_writes, write_into
 
 FIRST = "first"
-"""What the names of segments begin with that stand on nothing; the others are named after their boundaries."""
+"""The prefix in the names of segments without a parent; the others are named after their boundaries."""
 
 
 class Segment(Record):
-    """A stretch of history and what it stands on, itself first. Without an owner it lives for its branches.
+    """A stretch of history and the stretches it builds on, itself first. Without an owner it lives for its branches.
 
-    A line that ends before the first of a history goes on in the row of its last stretch. So a row stays small however
-    often a session was cut; those that hold the whole line were written before rows ended early.
+    A line that ends before the first stretch of its history continues in the row of its last stretch. So a row stays
+    small however often a session was cut. Rows that hold the whole line are from an earlier format.
     """
 
     owner: SessionId | None
@@ -31,12 +31,12 @@ class Segment(Record):
 
     @property
     def parent(self) -> str | None:
-        """What it stands on next."""
+        """The stretch it builds on directly."""
         return self.line[1].segment if len(self.line) > 1 else None
 
 
 class StateEntry(Record):
-    """The writes of one commit, and now and then the whole state after them; `base` is the last entry that has it."""
+    """The writes of one commit, and now and then the full state after them; `base` is the last entry that has it."""
 
     ops: tuple[WriteOp, ...] = ()
     base: int
@@ -46,7 +46,7 @@ class StateEntry(Record):
 def fork(line: tuple[Stretch, ...], segment: str, messages: int, states: int) -> tuple[Stretch, ...]:
     """The line of a new segment that sees this many messages and state writes of another one.
 
-    It stands on the oldest stretch that holds both ends, so that it keeps nothing alive which it cannot see.
+    It builds on the oldest stretch that holds both ends, so it keeps nothing alive that it cannot see.
     """
     while len(line) > 1 and messages <= line[0].messages and states <= line[0].states:
         line = line[1:]
@@ -63,7 +63,7 @@ def new_segment(tx: Transaction, owner: SessionId, line: tuple[Stretch, ...] | N
 
 
 def line_of(segment: str) -> tuple[Stretch, ...]:
-    """What a segment stands on, itself first, as far as its name tells; whoever needs more has it `reaching` there."""
+    """A segment and what it builds on, as far as its name tells; `reaching` extends the line if more is needed."""
     if segment.startswith(FIRST):
         return (Stretch(segment=segment),)
     _, messages, states = segment.split(".")
@@ -80,7 +80,7 @@ async def reaching(
 ) -> tuple[Stretch, ...]:
     """The line down to the stretch that holds the message or the state write of this number, or else all of it.
 
-    No line ever changes.
+    A line never changes.
 
     Raises:
         SessionCorruptError: a stretch is missing.
@@ -98,7 +98,7 @@ async def reaching(
 
 
 async def owners_of(tx: Transaction, line: Sequence[Stretch]) -> list[SessionId | None]:
-    """Whose each stretch of a line is; None where that session is gone."""
+    """The owner of each stretch of a line; None if that session is gone."""
     names = [part.segment for part in line]
     reads = [("HMGET", tx.slot.segments, *names[at : at + AT_ONCE]) for at in range(0, len(names), AT_ONCE)]
     rows = [row for found in await tx.read(*reads) for row in cast("list[bytes | None]", found)]
@@ -106,12 +106,12 @@ async def owners_of(tx: Transaction, line: Sequence[Stretch]) -> list[SessionId 
 
 
 def session_line(session: Session) -> tuple[Stretch, ...]:
-    """What the session's history stands on, as far as it is known."""
+    """The line of the session's history, as far as it is known."""
     return session.line or line_of(session.row.segment)
 
 
 def _ranges(line: Sequence[Stretch], first: int, last: int, *, states: bool) -> list[tuple[str, int, int, int]]:
-    """Where the entries numbered first to last are: segment, first and last place in its list, and their number."""
+    """Where the entries numbered first to last are: segment, first and last index in its list, and first number."""
     found: list[tuple[str, int, int, int]] = []
     for part in line:
         boundary = part.states if states else part.messages
@@ -131,7 +131,7 @@ def _reads(tx: Transaction, ranges: Iterable[tuple[str, int, int, int]], *, stat
 
 
 def _bring(tx: Transaction, session: Session, first: int, last: int, *, states: bool) -> None:
-    """Have the next answer bring entries, if it can be guessed where they are."""
+    """Have the next answer include entries, if their place can be guessed."""
     line = session_line(session)
     if first <= last and _reaches(line, -1 if states else first, first if states else -1):
         tx.bring(*_reads(tx, _ranges(line, first, last, states=states), states=states))
@@ -165,13 +165,13 @@ async def _entries(
 
 
 def stored_message(number: int, row: bytes) -> StoredMessage:
-    """The message that a row of the list holds, after the time it came."""
+    """The message in a row of the list, which also holds its time."""
     at, _, body = row.partition(b" ")
     return StoredMessage(sequence=number, message=decode_message(body), created_at=int(at))
 
 
 def bring_messages(tx: Transaction, seen: Session, first: int, last: int) -> None:
-    """Have the next answer bring messages of a session that was last seen like this."""
+    """Have the next answer include messages of a session, guessing from its last seen state."""
     _bring(tx, seen, first, last, states=False)
 
 
@@ -202,7 +202,7 @@ def add_messages(tx: Transaction, known: Known[Session], messages: Iterable[Mess
 
 
 async def tail_of(tx: Transaction, line: tuple[Stretch, ...], count: int) -> list[Message]:
-    """The newest messages of a history of so many, the last one first, as far back as its last reply."""
+    """The newest messages of a history of this length, the last one first, back to its last reply."""
     tail: list[Message] = []
     last = count
     while last > 0:
@@ -217,7 +217,7 @@ async def tail_of(tx: Transaction, line: tuple[Stretch, ...], count: int) -> lis
 
 
 async def messages_after(tx: Transaction, line: tuple[Stretch, ...], number: int, most: int) -> list[Message]:
-    """The messages that follow this number where there are any, the oldest first."""
+    """The messages after this number, if there are any, the oldest first."""
     line = await reaching(tx, line, messages=number + 1)
     ranges = _ranges(line, number + 1, number + most, states=False)
     replies = await tx.read(*_reads(tx, ranges, states=False))
@@ -230,7 +230,7 @@ async def messages_after(tx: Transaction, line: tuple[Stretch, ...], number: int
 
 
 async def state_at(tx: Transaction, line: tuple[Stretch, ...], place: StatePlace) -> dict[str, JSON]:
-    """The custom state at a place, built on the last one that was kept whole."""
+    """The custom state at a place, built on the last full state."""
     if not place.count:
         return {}
     rows = await _entries(tx, line, max(1, place.base), place.count, states=True)
@@ -241,7 +241,7 @@ async def state_at(tx: Transaction, line: tuple[Stretch, ...], place: StatePlace
 
 
 async def place_at(tx: Transaction, line: tuple[Stretch, ...], count: int) -> StatePlace:
-    """The place in the state log after so many writes."""
+    """The place in the state log after this many writes."""
     if not count:
         return StatePlace()
     ((_, last),) = await _entries(tx, line, count, count, states=True)
@@ -251,13 +251,13 @@ async def place_at(tx: Transaction, line: tuple[Stretch, ...], count: int) -> St
 
 
 def bring_state(tx: Transaction, seen: Session) -> None:
-    """Have the next answer bring what the custom state of a session that was last seen like this is made of."""
+    """Have the next answer include the custom state of a session, guessing from its last seen state."""
     place = seen.row.state
     _bring(tx, seen, max(1, place.base), place.count, states=True)
 
 
 async def custom_state(tx: Transaction, known: Known[Session]) -> dict[str, JSON]:
-    """The session's present custom state; it is not the caller's to change."""
+    """The session's present custom state; the caller must not change it."""
     session = known.value
     if session.state is None:
         session.state = await state_at(tx, session_line(session), session.row.state)
@@ -266,10 +266,10 @@ async def custom_state(tx: Transaction, known: Known[Session]) -> dict[str, JSON
 
 
 async def add_writes(tx: Transaction, known: Known[Session], ops: tuple[WriteOp, ...]) -> None:
-    """Apply state writes and log them; a whole state is kept when the writes since the last outweigh it.
+    """Apply state writes and log them; the full state is stored when the writes since the last one outweigh it.
 
     Raises:
-        InvalidWriteError: an append meets something that is not a list.
+        InvalidWriteError: an append meets a value that is not a list.
     """
     if not ops:
         return
@@ -298,7 +298,7 @@ async def add_writes(tx: Transaction, known: Known[Session], ops: tuple[WriteOp,
 
 
 async def writes_made(tx: Transaction, made: Sequence[tuple[str, int]]) -> list[tuple[WriteOp, ...]]:
-    """The writes of entries of the state log, each by the segment that it was made in and its number."""
+    """The writes of entries in the state log, each given by its segment and number."""
     reads: list[Command] = []
     for segment, number in made:
         at = number - line_of(segment)[0].states - 1
@@ -310,14 +310,14 @@ async def writes_made(tx: Transaction, made: Sequence[tuple[str, int]]) -> list[
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Standing somewhere else, and letting go
+# Moving to another point, and releasing history
 # ---------------------------------------------------------------------------------------------------------
 
 
 async def stand_at(
     tx: Transaction, known: Known[Session], line: tuple[Stretch, ...], *, messages: int, state: StatePlace
 ) -> tuple[Stretch, ...]:
-    """Put the session on a new segment of its own that sees this much of another one; answers its line."""
+    """Put the session on a new segment of its own that sees this much of another one; returns its line."""
     session = known.value
     name = f"{tx.ids.new('fork')}.{messages}.{state.count}"
     line = fork(await reaching(tx, line, messages=messages, states=state.count), name, messages, state.count)
@@ -332,9 +332,9 @@ async def stand_at(
 
 
 def release(tx: Transaction, segments: dict[str, Segment], owners: set[SessionId]) -> None:
-    """Take the owners away, and erase what no session sees any more."""
+    """Remove the owners, and erase what no session sees any more."""
     below = Counter(segment.parent for segment in segments.values())
-    # Of each segment, how much those that stand on it see; and whether somebody among them goes.
+    # For each segment, how much the segments built on it see; and whether one of those loses its owner.
     seen: dict[str, tuple[int, int]] = {}
     left = {name for name, segment in segments.items() if segment.owner in owners}
     ahead = [name for name in segments if not below[name]]
@@ -361,7 +361,7 @@ def release(tx: Transaction, segments: dict[str, Segment], owners: set[SessionId
 
 
 def _shrink(tx: Transaction, name: str, segment: Segment, seen: tuple[int, int] | None) -> None:
-    """Erase what nobody sees of a segment that nobody owns any more."""
+    """Erase what nobody sees of a segment that has no owner any more."""
     slot, own = tx.slot, segment.line[0]
     if seen is None:
         tx.do("HDEL", slot.segments, name)

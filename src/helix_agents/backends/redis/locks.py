@@ -1,8 +1,8 @@
-"""Locks with leases, shared by everyone on the same server.
+"""Locks with leases, shared by all users of the same server.
 
-Keys that nobody asks for any more expire. Tokens grow with the server's clock, so whoever asks for such a key later
-gets a higher one, also from a server that lost what it knew. On a server that may evict what expires, a lock that is
-held does not: it is kept until its key is next asked for.
+Keys that are no longer in use expire. Tokens grow with the server's clock, so a later lock on such a key gets a higher
+token, even from a server that lost its data. On a server that may evict keys with an expiry, a held lock has none and
+is kept until its key is used again.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from helix_agents.ports.clock import Clock
 from helix_agents.ports.locks import LockManager
 
 LOOK_AGAIN_SECONDS = 0.25
-"""A release wakes who waits; a lease that ran out is noticed within these seconds."""
+"""A release wakes the waiters; an expired lease is noticed within this many seconds."""
 
 LONGEST_KEPT_MS = 10**15
 """Far beyond any lease, and no more than Redis can add to its clock."""
 
 
 class _LockRow(Record):
-    """The last token given out, and who holds the lock, if anybody."""
+    """The last token given out, and the lock that is held, if any."""
 
     token: int = 0
     held: Lock | None = None
 
 
 class RedisLockManager:
-    """Locks on Redis. The tokens of a key only grow, over every release."""
+    """Locks on Redis. The tokens of a key only grow, across all releases."""
 
     def __init__(self, server: RedisServer, *, namespace: str = "", clock: Clock | None = None) -> None:
         self._keyspace = keyspace_on(server.use(), namespace)
@@ -117,7 +117,7 @@ class RedisLockManager:
     async def _write(self, what: str, key: str, work: Any) -> Any:
         if self._closed:
             raise StoreClosedError(self._keyspace.server.name)
-        # A lock has a slot of its own, which no session shares.
+        # A lock has a slot of its own, which it shares with no session.
         return await self._keyspace.write(what, key, work, clock=self._clock, tag=f"lock/{key}")
 
     def _channel(self, key: str) -> str:

@@ -1,7 +1,7 @@
-"""Memories on Redis or Valkey, which have no search of their own: those of one entity are looked at one by one, here.
+"""Memories on Redis or Valkey, which have no search of their own: an entity's memories are searched here, one by one.
 
-What was read of an entity is remembered as long as its revision holds, so a search that follows another is one small
-question. After a change all memories of the entity are read again, vectors included.
+An entity's memories are cached as long as its revision holds, so a repeated search costs one small query. After a
+change, all memories of the entity are read again, vectors included.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ from helix_agents.ports.memory_store import MemoryStore
 T = TypeVar("T")
 
 MOST_REMEMBERED = 20_000
-"""Memories of entities that were searched lately; with vectors of 1,536 numbers some 120 MB at most."""
+"""How many memories of recently searched entities are cached; with vectors of 1,536 numbers some 120 MB at most."""
 
 
 class RedisMemoryStore:
@@ -130,7 +130,7 @@ class RedisMemoryStore:
             names = [memory.id for memory in going]
             fields = [digest_field(memory.source, memory.text) for memory in going]
             holders = await _read_fields(tx, keys.digests, fields)
-            # Another one may say the same, and was first.
+            # Another memory may have the same text and have been first.
             own = [
                 field
                 for field, name, holder in zip(fields, names, holders, strict=True)
@@ -214,7 +214,7 @@ class RedisMemoryStore:
         limit: int = 100,
     ) -> tuple[MemoryRecord, ...]:
         found: list[MemoryRecord] = []
-        # Without an embedder's name only those are of interest that nobody has embedded, which are few.
+        # Without an embedder, only memories that nobody has embedded matter, and those are few.
         told = await self._entities(index.UNEMBEDDED if embedder is None else index.MEMORIES)
         for entity, counts in sorted(told.items()):
             wanted = "" in counts.embedders or (embedder is not None and counts.embedders.keys() - {embedder})
@@ -254,7 +254,7 @@ class RedisMemoryStore:
         return await self._space.write(what, entity, work, clock=self._clock, tag=tag_of(entity))
 
     async def _put(self, tx: Transaction, keys: MemoryKeys, before: MemoryRecord, memory: MemoryRecord) -> None:
-        """Put a changed memory in its place."""
+        """Replace a memory with its changed version."""
         put_row(tx, keys, memory)
         counts = await load_counts(tx, keys)
         counts.value.count(before, -1)
@@ -274,7 +274,7 @@ class RedisMemoryStore:
         return {names_of(name)[0]: decode(payload, Counts) for name, payload in found.entries}
 
     async def _rows(self, entity: EntityId, sources: Sequence[str] | None) -> list[Looked]:
-        """The memories of an entity as they are now; read again only if they are not what they were."""
+        """The present memories of an entity; read again only if they have changed."""
         keys, known = self._keys(check_id(entity, "entity")), self._known.get(entity)
         if known is not None:
             ran = await self._space.run("memories", ((keys.head, "=", known[0]),), (), 0)
@@ -283,18 +283,18 @@ class RedisMemoryStore:
         if known is None:
             reads = (("HVALS", keys.rows), ("HGETALL", keys.vectors))
             ran = await self._space.run("memories", ((keys.head, "?", b""),), reads, 0)
-            # Thousands of memories take a while, in which the event loop has other things to do.
+            # Decoding thousands of memories takes a while, during which the event loop stays free.
             known = ran.revisions[0], await asyncio.to_thread(_looked_at, *ran.replies)
             while self._known and sum(len(rows) for _, rows in self._known.values()) > MOST_REMEMBERED - len(known[1]):
                 self._known.popitem(last=False)
-        # Others may have made room here meanwhile.
+        # Other tasks may have evicted it meanwhile.
         self._known[entity] = known
         self._known.move_to_end(entity)
         return [row for row in known[1] if sources is None or row.memory.source in sources]
 
 
 async def _read_fields(tx: Transaction, key: str, fields: Sequence[str | bytes]) -> list[bytes | None]:
-    """What stands under each field of a hash."""
+    """The values of these fields of a hash."""
     chunks = (fields[first : first + AT_ONCE] for first in range(0, len(fields), AT_ONCE))
     return [found for chunk in chunks for found in (await tx.read(("HMGET", key, *chunk)))[0]]
 

@@ -1,4 +1,4 @@
-"""The memories of one entity, as rows in a slot of their own, and what the index tells of them."""
+"""The memories of one entity, as rows in a slot of their own, and their entry in the index."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from helix_agents.domain.records import Record, decode, encode
 
 
 class Counts(Record):
-    """How many memories an entity has, by source and by who has embedded them; nobody is the empty name."""
+    """How many memories an entity has, by source and by embedder; the empty name counts those without one."""
 
     sources: dict[str, int] = {}
     embedders: dict[str, int] = {}
@@ -25,12 +25,12 @@ class Counts(Record):
 
 
 def tag_of(entity: EntityId) -> str:
-    """The slot of an entity's memories, which no session shares."""
+    """The slot of an entity's memories, shared with no session."""
     return f"memory/{entity}"
 
 
 class MemoryKeys:
-    """Where the memories of one entity lie. The revision of `head` guards all of it."""
+    """The keys of one entity's memories. The revision of `head` guards all of them."""
 
     def __init__(self, slot: Slot) -> None:
         self.head = slot.key("mh")
@@ -40,7 +40,7 @@ class MemoryKeys:
 
 
 def digest_field(source: str, text: str) -> bytes:
-    """Under which field it is known who says this text first."""
+    """The field that records which memory had this text first."""
     return f"{source}{LINE}".encode() + digest_of(text)
 
 
@@ -50,17 +50,17 @@ def read_counts(keys: MemoryKeys) -> Command:
 
 
 def counts_of(reply: bytes | None) -> Counts:
-    """What `read_counts` found."""
+    """The counts in the answer to `read_counts`."""
     return Counts() if reply is None else decode(reply, Counts)
 
 
 async def load_counts(tx: Transaction, keys: MemoryKeys) -> Known[Counts]:
-    """The counts of an entity; whoever has them guards everything there."""
+    """The counts of an entity; loading them guards all of its memories."""
     return await tx.load(keys.head, (read_counts(keys),), lambda replies: counts_of(replies[0]))
 
 
 def memories_entry(entity: EntityId, counts: Counts, now: int) -> Entry:
-    """What the index tells of an entity."""
+    """The index entry of an entity."""
     name = entry_id("m", entity)
     if not counts.sources:
         return gone(name, now)
@@ -74,7 +74,7 @@ def put_row(tx: Transaction, keys: MemoryKeys, memory: MemoryRecord) -> None:
 
 
 def save_counts(tx: Transaction, keys: MemoryKeys, known: Known[Counts], entity: EntityId) -> None:
-    """Store the counts after a change, and have the index follow; without any memory nothing of the entity stays."""
+    """Store the counts after a change and update the index; if no memory is left, remove everything of the entity."""
     tx.change(known)
     if known.value.sources:
         tx.do("HSET", keys.head, "counts", encode(known.value))
@@ -85,5 +85,5 @@ def save_counts(tx: Transaction, keys: MemoryKeys, known: Known[Counts], entity:
 
 
 def pairs(reply: list[Any]) -> Iterable[tuple[MemoryId, bytes]]:
-    """What HGETALL answered."""
+    """The pairs in an answer to HGETALL."""
     return ((reply[n].decode(), reply[n + 1]) for n in range(0, len(reply), 2))

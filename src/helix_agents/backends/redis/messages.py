@@ -20,7 +20,7 @@ from helix_agents.domain.session_changes import changed
 
 
 def _page(total: int, offset: int, limit: int) -> tuple[int, int]:
-    """The first and the last number of a page that begins so far from the end."""
+    """The first and the last number of a page that starts this far from the end."""
     last = total - offset
     return max(1, last - limit + 1), last
 

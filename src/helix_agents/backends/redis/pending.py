@@ -1,4 +1,4 @@
-"""Calls that wait for somebody, across all sessions."""
+"""Calls that wait for an answer, across all sessions."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -45,14 +45,14 @@ ALL_STATES: tuple[PendingState, ...] = ("waiting", "answered", "expired", "consu
 
 
 class CallEntry(Record):
-    """A call in the index: what listings filter by, and where it lies. Its input and answer stay with its tree."""
+    """A call in the index: what listings filter by, and where it is. Its input and answer stay with its tree."""
 
     tag: str
     call: PendingCall
 
 
 def call_entry(tag: str, call: PendingCall) -> Entry:
-    """What the index tells of a call."""
+    """The index entry of a call."""
     told = PendingCall(
         tool_call_id=call.tool_call_id,
         kind=call.kind,
@@ -90,14 +90,14 @@ async def load_calls(tx: Transaction, root: SessionId) -> Known[Calls]:
 
 
 def bring_calls(tx: Transaction, root: SessionId) -> None:
-    """Have the next answer bring the calls of a root's tree."""
+    """Have the next answer include the calls of a root's tree."""
     key = tx.slot.pending(root)
     tx.bring(("HGETALL", key), of=key)
     tx.bring(("HVALS", tx.slot.ended_calls(root)))
 
 
 async def every_call(tx: Transaction, root: SessionId) -> list[PendingCall]:
-    """The calls of a root's tree, ended ones too."""
+    """The calls of a root's tree, including ended ones."""
     calls = await load_calls(tx, root)
     if not calls.revision:
         return []
@@ -132,7 +132,7 @@ async def put_call(tx: Transaction, call: PendingCall) -> None:
 
 
 async def ask_for(tx: Transaction, calls: Iterable[PendingCall]) -> None:
-    """Let calls wait; one that waits already is left as it is."""
+    """Make calls wait; a call that waits already is unchanged."""
     for call in calls:
         row = ask(await call_of(tx, call.root_session_id, call.tool_call_id), call)
         if row is not None:
@@ -142,7 +142,7 @@ async def ask_for(tx: Transaction, calls: Iterable[PendingCall]) -> None:
 async def change_calls(
     tx: Transaction, calls: Iterable[PendingCall], change: Callable[[PendingCall], PendingCall | None]
 ) -> None:
-    """Store what a change makes of each call; None leaves the call as it is."""
+    """Store what a change makes of each call; None leaves the call unchanged."""
     for call in tuple(calls):
         row = change(call)
         if row is not None:
@@ -150,7 +150,7 @@ async def change_calls(
 
 
 async def find_call(tx: Transaction, session_id: SessionId, tool_call_id: ToolCallId) -> PendingCall | None:
-    """One call, asked for at its root or at its owner."""
+    """One call, looked up by its root or its owner."""
     known = await find_session(tx, session_id)
     if known is None:
         return None
@@ -171,7 +171,7 @@ async def tree_calls(tx: Transaction, session_id: SessionId) -> list[PendingCall
 
 
 async def driven_calls(tx: Transaction, session_id: SessionId) -> list[PendingCall]:
-    """The tree's open calls without those of companions that are driven on their own."""
+    """The tree's open calls, except those of companions that are driven on their own."""
     calls = await tree_calls(tx, session_id)
     if not calls:
         return []
@@ -302,7 +302,7 @@ class RedisPending(Facet):
         return await self._write("expire_pending", root, work)
 
     async def _near(self, asked: PendingFilter) -> list[PendingCall]:
-        """The calls of the trees that a filter is about: one, or those of a user."""
+        """The calls of the trees that a filter covers: one tree, or those of a user."""
         open_only = bool(asked.states) and OPEN.issuperset(asked.states)
         whose = asked.root_session_id or asked.session_id
         roots = await self._roots_of(asked.user_id or "", open_only) if whose is None else {whose}
@@ -313,7 +313,7 @@ class RedisPending(Facet):
         return [call for calls in await asyncio.gather(*map(read, sorted(roots))) for call in calls]
 
     async def _roots_of(self, user_id: str, open_only: bool) -> set[SessionId]:
-        """The roots of a user's sessions; of those where somebody may be waited for, if that is enough."""
+        """The roots of a user's sessions; for open calls, only of those whose run is going or suspended."""
         found = await self._space.find(f"user/{user_id}")
         entries = [decode(payload, SessionEntry) for _, payload in found.entries]
         return {
@@ -323,7 +323,7 @@ class RedisPending(Facet):
         }
 
     async def _fitting(self, asked: PendingFilter, calls: Sequence[PendingCall]) -> list[PendingCall]:
-        """Those that are asked for, newest first."""
+        """The calls that match, newest first."""
         users: dict[SessionId, str | None] = {}
         if asked.user_id is not None:
             users = await self._users(dict.fromkeys(call.session_id for call in calls))

@@ -1,4 +1,4 @@
-"""What the index should tell, read from the sessions themselves: how marks of the dead are worked off."""
+"""Index entries rebuilt from the sessions themselves, to complete the work of marks left behind by dead processes."""
 
 from collections.abc import Sequence
 

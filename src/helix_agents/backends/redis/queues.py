@@ -16,17 +16,17 @@ from helix_agents.domain.records import Record, decode, encode
 
 
 class QueuedRow(Record):
-    """A turn that waits, and its place in the queue."""
+    """A waiting turn, and its place in the queue."""
 
     place: int
     turn: QueuedTurn
 
 
 async def take_queued(tx: Transaction, known: Known[Session], run_id: RunId) -> None:
-    """Take the turn whose run begins from the queue.
+    """Take a turn out of the queue because its run starts.
 
     Raises:
-        QueuedTurnGoneError: it does not wait any more.
+        QueuedTurnGoneError: it no longer waits.
     """
     if not await _remove(tx, known, run_id):
         raise QueuedTurnGoneError(known.value.record.session_id, run_id)
@@ -46,7 +46,7 @@ async def _remove(tx: Transaction, known: Known[Session], run_id: RunId) -> bool
 
 
 async def _waiting(tx: Transaction, known: Known[Session]) -> list[QueuedRow]:
-    """What waits in a session, in order."""
+    """The turns that wait in a session, in order."""
     if not known.value.row.queued:
         return []
     (rows,) = await tx.read(("HVALS", tx.slot.queued(known.value.record.session_id)))
@@ -57,7 +57,7 @@ def _sent_again(tx: Transaction, known: Known[Session], there: QueuedRow, turn: 
     stored = sent_again(there.turn, turn)
     if stored != there.turn:
         tx.do("HSET", tx.slot.queued(turn.session_id), turn.run_id, encode(QueuedRow(place=there.place, turn=stored)))
-        # Whoever looks at the queue goes by the session's row.
+        # The session's row guards the queue.
         save_session(tx, known)
     return stored
 

@@ -1,4 +1,4 @@
-"""A session as it is kept: its row, its current run, its stop and its remembered answer, in one hash."""
+"""A session as it is stored: its row, its current run, its stop and its remembered answer, in one hash."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ from helix_agents.domain.staging import StagedChange
 
 
 class StatePlace(Record):
-    """A place in the log of state writes: how many there are, and which of them holds the whole state last.
+    """A place in the log of state writes: how many there are, and which one last holds the full state.
 
     `since` is the size of the writes after that one, `kept` the size of that state.
     """
@@ -33,7 +33,7 @@ class StatePlace(Record):
 
 
 class Stretch(Record, array_like=True):
-    """One stretch of a line of history: numbers up to its boundaries belong to the next, those above are its own."""
+    """One stretch of a line of history: numbers up to its boundaries belong to the next one, those above to itself."""
 
     segment: str
     messages: int = 0
@@ -41,11 +41,11 @@ class Stretch(Record, array_like=True):
 
 
 class SessionRow(Record):
-    """The record without its custom state, and where the session stands in its history.
+    """The record without its custom state, and the session's position in its history.
 
-    `name` is its own for ever, unlike its id; its checkpoints are named after it. `turn` is the highest so far.
-    `staged` says that staging holds something, `stages` that it did since somebody last cleaned up, `used` that usage
-    does. `queued` counts the turns that wait. `vanishes_at` is when all of it expires, if nobody changes it.
+    `name` belongs to this session forever, unlike its id; its checkpoints are named after it. `turn` is the highest so
+    far. `staged` says that staging holds something, `stages` that it did since the last cleanup, `used` that there is
+    usage. `queued` counts the waiting turns. `vanishes_at` is when the whole session expires unless it is changed.
     """
 
     record: SessionState
@@ -63,7 +63,7 @@ class SessionRow(Record):
 
 
 class RunRow(Record):
-    """A run, and the answer its start gave, for a caller who did not get it; `first` is the run as it was then."""
+    """A run, and the answer to its start, for a caller that never got it; `first` is the run as it started."""
 
     run: RunRecord
     start_version: int | None = None
@@ -76,7 +76,7 @@ class RunRow(Record):
 
 
 class Session:
-    """A session inside a transaction; what is changed here is stored when it commits."""
+    """A session inside a transaction; changes made here are stored when it commits."""
 
     __slots__ = ("_stored", "flag", "grown", "line", "memo", "row", "run", "shown", "state")
 
@@ -93,9 +93,9 @@ class Session:
         self.run = run
         self.flag = flag
         self.memo = memo
-        # What its history stands on, once somebody needed it.
+        # The line of its history, once it was needed.
         self.line: tuple[Stretch, ...] | None = None
-        # The custom state, once somebody needed it, and which of its lists are ours to grow.
+        # The custom state, once it was needed, and which of its lists we may grow in place.
         self.state: dict[str, JSON] | None = None
         self.grown: set[str] = set()
         self._stored: tuple[Any, ...] = (None, None, None, None) if new else (row, run, flag, memo)
@@ -114,7 +114,7 @@ class Session:
         self.row = msgspec.structs.replace(self.row, **fields)
 
     def unstored(self) -> tuple[list[Any], list[str]]:
-        """Fields to set, with their values in turn, and fields to remove; they count as stored from here on."""
+        """Fields to set, each followed by its value, and fields to remove; they count as stored from here on."""
         put: list[Any] = []
         remove: list[str] = []
         now = (self.row, self.run, self.flag, self.memo)
@@ -130,7 +130,7 @@ class Session:
 
 
 def _shown(row: SessionRow, run: RunRecord | None) -> tuple[Any, ...]:
-    """What the index tells of a session."""
+    """The parts of a session that its index entry depends on."""
     record = row.record
     return (
         record.status,
@@ -149,7 +149,7 @@ def _shown(row: SessionRow, run: RunRecord | None) -> tuple[Any, ...]:
 
 
 def last_seen(tx: Transaction, session_id: SessionId) -> Session | None:
-    """The session as this process last left it, to guess what to read along with it."""
+    """The session as this process last left it, for guessing what to read along with it."""
     return tx.last_seen(tx.slot.session(session_id))
 
 
@@ -159,7 +159,7 @@ def read_session(slot: Slot, session_id: SessionId) -> tuple[Any, ...]:
 
 
 def session_of(fields: list[bytes | None], revision: bytes, session_id: SessionId) -> Session | None:
-    """The session that the fields hold; None when there is none."""
+    """The session in these fields; None if there is none."""
     row, run, flag, memo = fields
     if row is None:
         if revision:
@@ -179,16 +179,18 @@ def _session_reads(slot: Slot, session_id: SessionId) -> tuple[tuple[Any, ...], 
 
 
 async def find_session(tx: Transaction, session_id: SessionId) -> Known[Session] | None:
-    """The session, if it is there.
+    """The session, if it exists.
 
     Raises:
-        SessionCorruptError: part of it is gone.
+        SessionCorruptError: part of it is missing.
     """
 
     def found(replies: list[Any]) -> Session | None:
         session = session_of(replies[0], replies[1] or b"", session_id)
         if session is None and replies[2]:
-            raise SessionCorruptError("session", f"{session_id!r} itself is missing from Redis, its parts are there")
+            raise SessionCorruptError(
+                "session", f"{session_id!r} itself is missing from Redis, but its parts are there"
+            )
         return session
 
     slot = tx.slot
@@ -199,7 +201,7 @@ async def find_session(tx: Transaction, session_id: SessionId) -> Known[Session]
 
 
 async def find_sessions(tx: Transaction, session_ids: Sequence[SessionId]) -> list[Known[Session]]:
-    """Those of the sessions that are there, many with each answer."""
+    """The existing ones among these sessions, many with each answer."""
     found: list[Known[Session] | None] = []
     for first in range(0, len(session_ids), READ_AT_ONCE):
         some = session_ids[first : first + READ_AT_ONCE]
@@ -224,7 +226,7 @@ async def load_session(tx: Transaction, session_id: SessionId) -> Known[Session]
 
 
 def save_session(tx: Transaction, known: Known[Session]) -> None:
-    """Have the session stored as it is when the transaction commits."""
+    """Have the session stored in its final state when the transaction commits."""
     if known.key in tx.changed:
         return
     tx.change(known)
@@ -244,7 +246,7 @@ def save_session(tx: Transaction, known: Known[Session]) -> None:
 
 
 def show_session(tx: Transaction, known: Known[Session]) -> None:
-    """Have the index follow what it tells of the session, if that changed."""
+    """Update the session's index entry, if what it depends on has changed."""
     session = known.value
     shown = _shown(session.row, session.run)
     if known.revision and shown == session.shown:
@@ -267,9 +269,9 @@ def put_run(
     row: RunRow | None = None,
     start: tuple[int, int] | None = None,
 ) -> None:
-    """Store a run of the session, new or changed; `row` is that of a run that may not be the current one.
+    """Store a run of the session, new or changed; `row` belongs to a run that may not be the current one.
 
-    The current run is in the session's own hash too. What its start answered stays beside it as it was.
+    The current run is also in the session's own hash. The answer to its start stays beside it unchanged.
     """
     session, slot = known.value, tx.slot
     session_id = session.record.session_id
@@ -291,7 +293,7 @@ def put_run(
 
 
 def _now(run_id: RunId) -> str:
-    """The field of a run as it is now, beside the one as it started."""
+    """The field of a run's present state, beside the one of its state at the start."""
     return f"{run_id}{LINE}now"
 
 
@@ -301,7 +303,7 @@ def read_run(slot: Slot, session_id: SessionId, run_id: RunId) -> tuple[Any, ...
 
 
 def run_row(first: bytes | None, now: bytes | None) -> RunRow | None:
-    """A run as its two fields hold it: as it started, and as it is now."""
+    """A run from its two fields: its state at the start, and its present one."""
     if first is None:
         return None
     row = decode(first, RunRow)
@@ -309,7 +311,7 @@ def run_row(first: bytes | None, now: bytes | None) -> RunRow | None:
 
 
 def bring_run(tx: Transaction, session_id: SessionId, run_id: RunId) -> None:
-    """Have the next answer bring a run."""
+    """Have the next answer include a run."""
     tx.bring(read_run(tx.slot, session_id, run_id))
 
 
@@ -325,7 +327,7 @@ async def find_run(tx: Transaction, known: Known[Session], run_id: RunId) -> Run
 
 
 async def read_staged(tx: Transaction, known: Known[Session]) -> list[StagedChange]:
-    """All that is staged for the session."""
+    """Everything staged for the session."""
     if not known.value.row.staged:
         return []
     (values,) = await tx.read(("HVALS", tx.slot.staging(known.value.record.session_id)))
@@ -333,14 +335,14 @@ async def read_staged(tx: Transaction, known: Known[Session]) -> list[StagedChan
 
 
 class EffectRow(Record):
-    """An entry of the ledger and its place among the others."""
+    """An entry of the ledger and its position among the others."""
 
     place: int
     effect: Effect | None = None
 
 
 def every_effect(tx: Transaction, session_id: SessionId) -> Command:
-    """The question for the ledger's entries of a session."""
+    """The command that reads a session's entries in the ledger."""
     return ("HVALS", tx.slot.effects(session_id))
 
 
@@ -377,7 +379,7 @@ async def tree(tx: Transaction, session_id: SessionId) -> list[SessionId]:
     found = {session_id: None}
     ahead = [session_id]
     for member in ahead:
-        # A session may name any parent, even one below itself: nobody is visited twice.
+        # A session may name any parent, even one below itself, so no session is visited twice.
         new = [child for child in below.get(member, ()) if child not in found]
         found.update(dict.fromkeys(new))
         ahead.extend(new)
@@ -385,7 +387,7 @@ async def tree(tx: Transaction, session_id: SessionId) -> list[SessionId]:
 
 
 async def driver_of(tx: Transaction, session_id: SessionId) -> SessionId:
-    """The session whose run drives this one: a companion that stands on its own, here or above, or else the root."""
+    """The session whose run drives this one: the nearest detached companion, itself or above, or else the root."""
     member: SessionId | None = session_id
     seen: set[SessionId] = set()
     while member is not None and member not in seen:
@@ -401,12 +403,12 @@ async def driver_of(tx: Transaction, session_id: SessionId) -> SessionId:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# What the index tells
+# Index entries
 # ---------------------------------------------------------------------------------------------------------
 
 
 class SessionEntry(Record):
-    """A session in the index: what listings filter by, where it lies, and how its current run stands."""
+    """A session in the index: what listings filter by, where it is, and the status of its current run."""
 
     tag: str
     session: SessionState
@@ -415,14 +417,14 @@ class SessionEntry(Record):
 
 
 class RunEntry(Record):
-    """A run in the index: whose it is, and what decides whether it is an orphan."""
+    """A run in the index: its session, and what decides whether it is an orphan."""
 
     tag: str
     run: RunRecord
 
 
 def session_entry(tag: str, session: Session) -> Entry:
-    """What the index tells of a session."""
+    """The index entry of a session."""
     record, run = session.record, session.run
     told = SessionState(
         session_id=record.session_id,
@@ -466,7 +468,7 @@ def session_entry(tag: str, session: Session) -> Entry:
 
 
 def run_entry(tag: str, run: RunRecord) -> Entry:
-    """What the index tells of a run."""
+    """The index entry of a run."""
     told = RunRecord(
         run_id=run.run_id,
         session_id=run.session_id,
@@ -481,5 +483,5 @@ def run_entry(tag: str, run: RunRecord) -> Entry:
 
 
 def gone_entry(tx: Transaction, key: str, id: str, origin: tuple[str, ...]) -> None:
-    """Have the index forget something."""
+    """Make the index forget something."""
     tx.index(key, gone(id, int(tx.now)), origin)

@@ -1,4 +1,4 @@
-"""Runs, the leases of the processes that drive them, and how a dead one is found."""
+"""Runs, the leases of the processes that drive them, and how dead ones are found."""
 
 import asyncio
 

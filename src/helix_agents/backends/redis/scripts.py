@@ -1,4 +1,4 @@
-"""The five Lua scripts everything is made of, and how each is called by its hash."""
+"""The five Lua scripts that everything is built on, and how each is called by its hash."""
 
 from dataclasses import dataclass, field
 from hashlib import sha1
@@ -18,7 +18,7 @@ class Script:
     def __post_init__(self) -> None:
         text = (_FOLDER / f"{self.name}.lua").read_text(encoding="utf-8")
         object.__setattr__(self, "text", text)
-        # Redis names scripts by SHA-1; nothing is kept safe by it.
+        # Redis names scripts by SHA-1; nothing depends on it for security.
         object.__setattr__(self, "digest", sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

@@ -1,4 +1,4 @@
-"""One open connection to Redis, shared by the parts of a backend: every statement passes here."""
+"""An open connection to Redis, shared by the parts of a backend; every statement passes through here."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ from redis.backoff import NoBackoff  # isort: skip
 
 log = logging.getLogger(__name__)
 
-# The driver's types leave open what its constructors take.
+# The driver's types do not say what its constructors accept.
 _pools: Any = ConnectionPool
 
 OLDEST = (6, 2)
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
 
-# A write is never sent twice by the driver: whether it happened is for us to find out.
+# The driver never sends a write twice: finding out whether it happened is up to us.
 _ONCE: dict[str, Any] = {
     "retry": Retry(NoBackoff(), 0),
     "socket_connect_timeout": CONNECT_SECONDS,
@@ -48,7 +48,7 @@ class Sender(Protocol):
 
 
 class RedisServer:
-    """A server or cluster. Parts that share one close it together: the last one ends it."""
+    """A server or cluster. Parts that share it close it together: the last one disconnects."""
 
     def __init__(
         self, new_sender: Callable[[], Sender], url: str, *, prefix: str, seam: Seam | None, cluster: bool
@@ -65,7 +65,7 @@ class RedisServer:
         self.prefix = prefix
         self.cluster = cluster
         self.may_evict = False
-        """Whether keys with an expiry may go before it is over."""
+        """Whether keys with an expiry may be evicted before it is reached."""
         self.keyspaces: dict[str, Any] = {}
         self.bell = Bell(lambda: new_connection(url), self.name)
 
@@ -79,14 +79,14 @@ class RedisServer:
         cluster: bool = False,
         evictable: bool = False,
     ) -> "RedisServer":
-        """Connect, and look whether the server can be trusted with sessions.
+        """Connect, and check whether the server can be trusted with sessions.
 
         `evictable` says that keys with an expiry will be written, which some policies evict early.
 
         Raises:
-            InvalidStoreUrlError: the URL cannot be read, or the server does not let us in with it.
+            InvalidStoreUrlError: the URL cannot be read, or the server refuses us with it.
             UnsafeRedisError: the server is too old, or evicts keys when its memory is full.
-            StoreUnavailableError: nobody answers.
+            StoreUnavailableError: no server answers.
         """
 
         def new_sender() -> Sender:
@@ -99,7 +99,9 @@ class RedisServer:
         except ValueError as problem:
             raise InvalidStoreUrlError(shown(url), str(problem)) from problem
         except TypeError as problem:
-            raise InvalidStoreUrlError(shown(url), f"the driver does not know an option of it: {problem}") from problem
+            raise InvalidStoreUrlError(
+                shown(url), f"the driver does not know one of its options: {problem}"
+            ) from problem
         try:
             await server._check(evictable)
         except BaseException:
@@ -131,7 +133,7 @@ class RedisServer:
     # -- statements -------------------------------------------------------------------------------------
 
     async def write(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run a script that changes something; when the connection is lost, nobody knows whether it did."""
+        """Run a script that changes something; if the connection is lost, it is unknown whether it did."""
         return await self._statement(script, what, keys, args)
 
     async def read(self, script: Script, what: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
@@ -147,7 +149,7 @@ class RedisServer:
         try:
             reply = await self._send("EVALSHA", script.digest, len(keys), *keys, *args)
         except exceptions.NoScriptError:
-            # A new server, a restart or SCRIPT FLUSH: sending the text runs it and has it remembered.
+            # After a restart, a SCRIPT FLUSH, or on a new server: sending the text runs the script and caches it.
             with translating(self.name):
                 reply = await self._send("EVAL", script.text, len(keys), *keys, *args)
         except (exceptions.RedisError, OSError, UnicodeEncodeError) as problem:
@@ -157,8 +159,11 @@ class RedisServer:
         return reply
 
     def _send(self, *command: Any) -> Awaitable[Any]:
-        """Send a command over the connection that all share; a caller in another event loop, such as the one that keeps
-        leases alive while this one is busy, gets one for itself, as a connection belongs to the loop that opened it."""
+        """Send a command over the shared connection.
+
+        A connection belongs to the event loop that opened it. A caller in another loop, such as the one that keeps
+        leases alive while this loop is busy, gets a connection of its own.
+        """
         if asyncio.get_running_loop() is self._loop:
             return self._sender.send(*command)
         return self._send_apart(*command)
@@ -181,11 +186,11 @@ class RedisServer:
     # -- time -------------------------------------------------------------------------------------------
 
     def heard(self, server_us: bytes) -> None:
-        """Set our idea of the server's clock by what it just said."""
+        """Set our estimate of the server's clock from an answer."""
         self._ahead_ms = int(server_us) / 1000 - time.monotonic() * 1000
 
     def now_ms(self) -> int:
-        """The server's clock, as far as its last answer tells."""
+        """The server's time, estimated from its last answer."""
         return int(time.monotonic() * 1000 + self._ahead_ms)
 
     # -- life -------------------------------------------------------------------------------------------
@@ -195,12 +200,12 @@ class RedisServer:
         return self._closed
 
     def use(self) -> "RedisServer":
-        """One more part uses it; each closes it once."""
+        """Count one more part; each part closes the server once."""
         self._uses += 1
         return self
 
     async def close(self) -> None:
-        """One part less; the last one lets the connections go."""
+        """Count one part less; the last one closes the connections."""
         self._uses -= 1
         if self._uses > 0 or self._closed:
             return
@@ -210,7 +215,7 @@ class RedisServer:
 
 
 def new_connection(url: str) -> Any:
-    """A connection of the driver that is not connected yet."""
+    """A driver connection that is not connected yet."""
     return _pools.from_url(_plain(url), socket_timeout=None, **_ONCE).make_connection()
 
 
@@ -224,7 +229,7 @@ def shown(url: str) -> str:
 
 
 def _plain(url: str) -> str:
-    """The URL as the driver knows it."""
+    """The URL in the driver's form."""
     scheme, _, rest = url.partition("://")
     return f"{'rediss' if scheme == 'rediss' else 'redis'}://{rest}"
 
@@ -236,7 +241,7 @@ def _node_in(url: str) -> Node:
 
 
 def _at(url: str, node: Node) -> str:
-    """The URL with another node in it; who we are, and how we talk, stays."""
+    """The URL with another node in it; credentials and options stay."""
     parts = read_url(url)
     who, at, _ = parts.netloc.rpartition("@")
     host = f"[{node.host}]" if ":" in node.host else node.host
@@ -244,13 +249,13 @@ def _at(url: str, node: Node) -> str:
 
 
 def _time(reply: Any) -> tuple[int, int]:
-    """What TIME said, or the first of those that were asked."""
+    """The answer to TIME, or the first of several nodes' answers."""
     seconds, micros = reply[0] if isinstance(reply[0], list) else reply
     return int(seconds), int(micros)
 
 
 def _facts(reply: Any) -> list[dict[str, str]]:
-    """What INFO said, for each node that was asked."""
+    """The answer to INFO, for each node that was asked."""
     texts = cast("list[bytes]", reply if isinstance(reply, list) else [reply])
     return [
         {name: value for name, _, value in (line.partition(":") for line in text.decode().splitlines() if ":" in line)}

@@ -1,4 +1,4 @@
-"""Sessions as a whole: made, loaded, changed, listed, deleted."""
+"""Sessions as a whole: created, loaded, changed, listed, deleted."""
 
 import asyncio
 import contextlib
@@ -56,10 +56,10 @@ STATUSES: tuple[SessionStatus, ...] = get_args(SessionStatus)
 
 
 def check_version(session: Session, expected: int | None) -> None:
-    """Let a caller pass who expects the version that is stored, or none.
+    """Accept a caller that expects the stored version, or none in particular.
 
     Raises:
-        StaleStateError: it is another one.
+        StaleStateError: the caller expects another version.
     """
     record = session.record
     if expected is not None and expected != record.version:
@@ -67,7 +67,7 @@ def check_version(session: Session, expected: int | None) -> None:
 
 
 def committed(session: Session) -> Committed:
-    """The answer to a commit that left the session like this, with its checkpoint just written."""
+    """The answer to a commit that left the session in this state, with its checkpoint just written."""
     record = session.record
     return Committed(
         checkpoint_id=record.checkpoint_id or "",
@@ -78,7 +78,7 @@ def committed(session: Session) -> Committed:
 
 
 async def whole(tx: Transaction, known: Known[Session]) -> SessionState:
-    """The session with its custom state and the rows that others write."""
+    """The session, including its custom state and the rows that other operations write."""
     record = known.value.record
     root, session_id = record.root_session_id, record.session_id
     state = await custom_state(tx, known)
@@ -113,7 +113,7 @@ class RedisSessions(Facet):
 
     async def delete_session(self, session_id: SessionId) -> None:
         with contextlib.suppress(UnstorableValueError):
-            # An id that can never be is not there.
+            # An id that cannot be stored cannot exist, so there is nothing to delete.
             await self._delete(session_id)
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
@@ -251,7 +251,7 @@ class RedisSessions(Facet):
         if self._space.state_ttl_ms is not None:
             await forget_vanished(self._space, self._clock)
         order, rest = _order_for(asked)
-        # What the order tells alone is paged there; a filter that asks for more has to look at all of it.
+        # If the order alone answers the filter, Redis does the paging; otherwise the whole order has to be searched.
         at, most = (offset, limit) if rest == SessionFilter() else (0, 0)
         now = self._space.server.now_ms()
         found = await self._space.page(
@@ -272,7 +272,7 @@ class RedisSessions(Facet):
 
     async def _delete(self, session_id: SessionId) -> None:
         space = self._space
-        # These first: whoever is interrupted in between deletes the session again, and finds them again.
+        # Streams go first: if this is interrupted, the next deletion of the session finds them again.
         for stream_id in await self._read("delete_session", session_id, lambda tx: streams_aside(tx, session_id)):
             await delete_stream(space, stream_id, self._clock)
 
@@ -286,7 +286,7 @@ class RedisSessions(Facet):
             await asyncio.gather(*(leave_place(space, member, tag, self._clock) for member in some))
 
     async def _summary(self, entry: SessionEntry) -> SessionSummary | None:
-        """One line of a listing, as the session itself tells it now."""
+        """One line of a listing, from the session's present state."""
         session_id = entry.session.session_id
         slot = self._space.slot(entry.tag)
         ran = await self._space.run("summary", (), (read_session(slot, session_id),), 0)
@@ -309,10 +309,10 @@ class RedisSessions(Facet):
         parent: SessionId | None,
         work: Callable[[Transaction, str | None], Awaitable[T]],
     ) -> T:
-        """Do work that creates a session, in the slot it belongs to."""
+        """Run work that creates a session, in the slot it belongs to."""
         space = self._space
         tag = await home_of(space, session_id, options, parent)
-        # In the slot of its own name a session needs no claim, unless somebody has one.
+        # In the slot of its own name a session needs no claim, unless another process holds one.
         claimed, claim = tag == session_id, None
         while True:
             if not claimed:
@@ -331,7 +331,7 @@ class RedisSessions(Facet):
 
 
 def _order_for(where: SessionFilter) -> tuple[str, SessionFilter]:
-    """The order with the fewest sessions that holds all a filter can find, and what it leaves of the filter."""
+    """The smallest order that holds everything a filter can match, and what remains of the filter."""
     rest = msgspec.structs.replace(where, created_from=None, created_to=None)
     if where.parent_session_id is not None:
         return f"parent/{where.parent_session_id}", msgspec.structs.replace(rest, parent_session_id=None)
@@ -349,7 +349,7 @@ def _order_for(where: SessionFilter) -> tuple[str, SessionFilter]:
 
 
 def _parts_for(order: str, where: SessionFilter) -> dict[str, tuple[str, ...]]:
-    """The parts of the order that a filter is about, and the others; none if it is about all of it."""
+    """The parts of the order that a filter covers, and the others; none if it covers all of it."""
     if order == index.EXPIRING and where.statuses:
         wanted = tuple(status for status in STATUSES if status in where.statuses)
         others = (status for status in STATUSES if status not in where.statuses)

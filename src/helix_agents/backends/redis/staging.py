@@ -1,4 +1,4 @@
-"""Results that rest between their effect and the step's commit."""
+"""Results kept between their effect and the step's commit."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -29,7 +29,7 @@ def stage(tx: Transaction, known: Known[Session], changes: Iterable[StagedChange
     """Upsert changes by step and call.
 
     Raises:
-        StateSizeExceededError: a change is larger than the store takes.
+        StateSizeExceededError: a change is larger than the store accepts.
     """
     session_id = known.value.record.session_id
     for change in changes:
@@ -47,7 +47,7 @@ def _field(change: StagedChange) -> str:
 async def staged_for(
     tx: Transaction, known: Known[Session], step_id: StepId | None, besides: Sequence[StagedChange] = ()
 ) -> list[StagedChange]:
-    """What is staged for one step or for any, in call order; `besides` is staged by this transaction."""
+    """The changes staged for one step, or for any, in call order; `besides` is staged by this transaction."""
     rows = await _all_staged(tx, known, besides)
     found = [row for row in rows if step_id is None or row.step_id == step_id]
     return sorted(found, key=lambda row: (row.index, row.tool_call_id))
@@ -72,7 +72,7 @@ def discard(tx: Transaction, known: Known[Session], changes: Sequence[StagedChan
 async def promote(
     tx: Transaction, known: Known[Session], step_id: StepId, besides: Sequence[StagedChange] = ()
 ) -> tuple[WriteOp, ...]:
-    """The state writes staged for a step, in call order; they are not staged any more."""
+    """The state writes staged for a step, in call order; afterwards they are no longer staged."""
     if not known.value.row.staged:
         return ()
     everything = await staged_for(tx, known, None, besides)

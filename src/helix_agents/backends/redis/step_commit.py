@@ -1,4 +1,4 @@
-"""The step commit: messages, state, staging, checkpoint and everything a step says beside them, in one script."""
+"""The step commit: messages, state, staging, checkpoint and everything else a step writes, in one script."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Step:
 
 
 async def commit_step(tx: Transaction, space: Keyspace, step: Step) -> Committed:
-    """Commit a step, or give the first answer to one that was committed before.
+    """Commit a step, or repeat the first answer if it was committed before.
 
     Raises:
         SupersededError: the commit's fence is not the current one; checked before anything else.
@@ -82,7 +82,7 @@ async def commit_step(tx: Transaction, space: Keyspace, step: Step) -> Committed
 
 
 async def _with_step(tx: Transaction, known: Known[Session], step: Step, meta: CheckpointMeta) -> tuple[WriteOp, ...]:
-    """Write the step's messages and state, with its checkpoint; answers the state writes."""
+    """Write the step's messages and state, with its checkpoint; returns the state writes."""
     session, commit = known.value, step.commit
     staged = ()
     if commit is None:
@@ -106,7 +106,7 @@ async def _with_step(tx: Transaction, known: Known[Session], step: Step, meta: C
 async def _side_rows(
     tx: Transaction, known: Known[Session], commit: StepCommit, meta: CheckpointMeta, answer: Committed
 ) -> Committed:
-    """Write what the commit says beside messages and state; the answer knows whether the run goes on."""
+    """Write everything in the commit besides messages and state; the answer tells whether the run continues."""
     session = known.value
     session_id = session.record.session_id
     if commit.refs or commit.ref_updates:
@@ -153,7 +153,7 @@ async def _calls(tx: Transaction, root: SessionId, ids: Sequence[ToolCallId]) ->
 
 
 async def _append_to_stream(tx: Transaction, space: Keyspace, append: StreamAppend) -> int:
-    """Let chunks ride in the transaction; answers the stream's latest sequence with them."""
+    """Append the commit's chunks within the transaction; returns the stream's latest sequence after them."""
     work = await StreamWork.find(tx, space, append.stream_id)
     if work is None:
         raise rules.deleted(append)
@@ -161,7 +161,7 @@ async def _append_to_stream(tx: Transaction, space: Keyspace, append: StreamAppe
 
 
 async def _end_stream(tx: Transaction, space: Keyspace, commit: StepCommit, answer: Committed) -> Committed:
-    """Let the stream that took the commit's chunks come to rest with it, unless the run goes on."""
+    """Bring the stream that took the commit's chunks to rest with the commit, unless the run continues."""
     end = stream_end_of(commit, again=answer.again)
     if end is None:
         return answer

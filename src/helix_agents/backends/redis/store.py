@@ -13,6 +13,7 @@ from helix_agents.backends.redis.pending import RedisPending
 from helix_agents.backends.redis.projection import keyspace_on
 from helix_agents.backends.redis.queues import RedisQueues
 from helix_agents.backends.redis.runs import RedisRuns
+from helix_agents.backends.redis.schedules import RedisSchedules
 from helix_agents.backends.redis.server import RedisServer
 from helix_agents.backends.redis.staging import RedisStaging
 from helix_agents.backends.redis.sub_sessions import RedisSubSessions
@@ -32,6 +33,7 @@ class RedisStateStore(
     RedisPending,
     RedisEffects,
     RedisQueues,
+    RedisSchedules,
 ):
     """Sessions on a Redis or Valkey server, or on a cluster of them, that many processes use at once."""
 
@@ -44,9 +46,12 @@ class RedisStateStore(
         clock: Clock | None = None,
         state_ttl: StateTTL = None,
     ) -> None:
-        """`state_ttl` lets sessions expire that long after their last change, if they are at rest and alone: none that
-        runs or waits, none with a child or a branch, none that is one. Without it nothing ever expires. The server
-        has to be opened as `evictable=True` then."""
+        """Create a store on an open server.
+
+        With `state_ttl`, a session expires that long after its last change, if it is at rest and alone: it does not run
+        or wait, has no child or branch, and is neither. The server must then be opened with `evictable=True`. Without
+        `state_ttl` nothing ever expires.
+        """
         kept_for = ttl_ms(state_ttl)
         space = keyspace_on(server.use(), namespace)
         space.state_ttl_ms = kept_for or space.state_ttl_ms
@@ -63,7 +68,7 @@ class RedisStateStore(
         state_ttl: StateTTL = None,
         **of_server: Any,
     ) -> "RedisStateStore":
-        """Open a store of its own on a server; see `RedisServer.open` for what can be wrong with one."""
+        """Open a store with its own connection to a server; `RedisServer.open` lists what can go wrong."""
         server = await RedisServer.open(url, evictable=ttl_ms(state_ttl) is not None, **of_server)
         return cls(server, namespace=namespace, limits=limits, clock=clock, state_ttl=state_ttl)
 
@@ -74,7 +79,7 @@ class RedisStateStore(
 
     @property
     def namespace(self) -> str:
-        """The tenant that no call can step out of."""
+        """The tenant; no call can reach beyond it."""
         return self._keyspace.keys.namespace
 
     @property
@@ -85,11 +90,11 @@ class RedisStateStore(
         return self._clock.now_ms()
 
     async def migration_version(self) -> int:
-        """The version of the records: keys have no tables to migrate."""
+        """The version of the records; keys have no tables to migrate."""
         return SCHEMA_VERSION
 
     async def vacuum(self) -> None:
-        """Let go of what the index remembers of things long gone; deleted text left memory with its keys."""
+        """Drop what the index remembers of things long gone; deleted text left the memory together with its keys."""
         await self._space.index.forget_gone()
 
     async def close(self) -> None:

@@ -26,13 +26,13 @@ _CHUNK: type[StreamChunk] = cast("type[StreamChunk]", StreamChunk)
 
 
 class StreamEntry(Record):
-    """A stream in the index: where it lies, once it came to rest."""
+    """A stream in the index, once it came to rest: where it is."""
 
     tag: str
 
 
 class Stream:
-    """A stream that is there. Its name is its own for ever: another one of the same id has another name."""
+    """An existing stream. Its name is never reused: another stream with the same id has another name."""
 
     __slots__ = ("head", "name", "prunable")
 
@@ -43,7 +43,7 @@ class Stream:
 
 
 def topic_of(stream_id: StreamId) -> str:
-    """What is rung when a stream changed."""
+    """The topic that rings when a stream changed."""
     return f"stream/{stream_id}"
 
 
@@ -53,20 +53,20 @@ def read_stream(slot: Slot, stream_id: StreamId) -> Command:
 
 
 def stream_of(fields: list[bytes | None]) -> Stream | None:
-    """The stream that the fields hold."""
+    """The stream in these fields."""
     head, name = fields
     return None if head is None or name is None else Stream(decode(head, StreamHead), name.decode())
 
 
 def stream_entry(tag: str, head: StreamHead) -> Entry:
-    """What the index tells of a stream."""
+    """The index entry of a stream."""
     since = head.prunable_since
     orders = () if since is None else ((index.RESTING, float(since)),)
     return Entry(entry_id("h", head.stream_id), encode(StreamEntry(tag=tag)), orders)
 
 
 async def find_stream(tx: Transaction, stream_id: StreamId) -> Known[Stream | None]:
-    """The stream of this id; its value is None if there is none."""
+    """The stream with this id; its value is None if there is none."""
     reads = (read_stream(tx.slot, stream_id),)
     known = await tx.load(tx.slot.stream(stream_id), reads, lambda replies: stream_of(replies[0]))
     if known.value is None and not tx.settled:
@@ -75,7 +75,7 @@ async def find_stream(tx: Transaction, stream_id: StreamId) -> Known[Stream | No
 
 
 class StreamWork:
-    """What is done to one stream in a transaction."""
+    """Operations on one stream in a transaction."""
 
     def __init__(self, tx: Transaction, space: Keyspace, known: Known[Stream | None], stream: Stream) -> None:
         self._tx = tx
@@ -102,7 +102,7 @@ class StreamWork:
         return self.stream.head
 
     def save(self, head: StreamHead) -> None:
-        """Let the stream be like this from now on, and wake its readers."""
+        """Replace the stream's head, and wake its readers."""
         tx, stream = self._tx, self.stream
         stream.head = head
         tx.change(self._known)
@@ -113,10 +113,10 @@ class StreamWork:
             tx.index(self._known.key, stream_entry(tx.tag, head), ("h", tx.tag, head.stream_id))
 
     async def append(self, append: StreamAppend) -> int:
-        """Add what the stream's current writer sent; answers its latest number.
+        """Append a batch from the stream's current writer; returns its latest number.
 
         Raises:
-            SupersededError: it is not the current writer.
+            SupersededError: the sender is not the current writer.
         """
         rules.check_append(self.head, append)
         if not rules.is_repeated(self.head, append):
@@ -143,7 +143,7 @@ class StreamWork:
             self.save(head)
 
     async def discard(self, claim: Claim, step: int, after: int) -> int:
-        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        """Drop a run's content of this step and later ones above a number; returns how many chunks were removed."""
         start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
@@ -159,7 +159,7 @@ class StreamWork:
         return len(gone)
 
     async def prune(self, due: int) -> int:
-        """Drop what a stream that came to rest by then has no more use for; answers how many chunks went."""
+        """Drop what a stream that came to rest by then no longer needs; returns how many chunks were removed."""
         head = self.head
         if head.prunable_since is None or head.prunable_since > due:
             return 0
@@ -181,18 +181,18 @@ class StreamWork:
         self._known.value = None
 
     async def read(self, after: int, limit: int | None = None) -> list[StreamChunk]:
-        """The chunks after a number, the next `limit` of them."""
+        """The next `limit` chunks after a number."""
         if after >= self.head.latest:
             return []
         (rows,) = await self._tx.read(read_chunks(self._tx.slot, self.head.stream_id, after, limit))
         return chunks_of(rows)
 
     async def of_run(self, run_id: RunId, from_step: int) -> tuple[StreamChunk, ...]:
-        """The chunks of a run from a step on."""
+        """The chunks of a run, starting at a step."""
         return tuple(c for c in await self.read(0) if c.run_id == run_id and c.step >= from_step)
 
     async def info(self) -> StreamInfo:
-        """What anybody may know of the stream."""
+        """The stream's public description."""
         (rows,) = await self._tx.read(read_first(self._tx.slot, self.head.stream_id))
         return rules.info_of(self.head, _sequence(rows[0][0]) if rows else None)
 
@@ -206,9 +206,9 @@ class StreamWork:
         self.save(head)
 
     async def _oldest_of_the_newest(self, head: StreamHead) -> int:
-        """The number of the oldest chunk that a stream with a bound keeps."""
+        """The number of the oldest chunk that a bounded stream keeps."""
         most = head.max_chunks or 0
-        # All that this transaction adds, at once or not, stands at the end without gaps; reading does not find it yet.
+        # All chunks that this transaction adds are at the end, without gaps, and reads do not find them yet.
         new = sum(args[:2] == ("XADD", self._chunks) for args in self._tx.commands)
         if new >= most or head.count == head.latest - head.floor + 1:
             return head.latest - most + 1
@@ -240,17 +240,17 @@ def read_chunks(slot: Slot, stream_id: StreamId, after: int = 0, limit: int | No
 
 
 def chunks_of(rows: Sequence[Any]) -> list[StreamChunk]:
-    """The chunks that entries of a Redis stream hold."""
+    """The chunks in entries of a Redis stream."""
     return [replace(decode(fields[1], _CHUNK), sequence=_sequence(name)) for name, fields in rows]
 
 
 def bring_stream(tx: Transaction, stream_id: StreamId) -> None:
-    """Have the next answer bring the head of a stream."""
+    """Have the next answer include the head of a stream."""
     tx.bring(read_stream(tx.slot, stream_id), of=tx.slot.stream(stream_id))
 
 
 async def claim_stream(tx: Transaction, space: Keyspace, claim: StreamClaim, run: RunRecord) -> StreamPlace | None:
-    """Make a run that begins its stream's writer, with its start; None where that cannot be."""
+    """Make a starting run the writer of its stream, together with its start; None if that is not possible."""
     stream = await StreamWork.find(tx, space, claim.stream_id)
     head = rules.with_started_run(stream and stream.head, claim, run, tx.now)
     if head is None:
@@ -262,22 +262,22 @@ async def claim_stream(tx: Transaction, space: Keyspace, claim: StreamClaim, run
 
 
 async def remove_stream(tx: Transaction, space: Keyspace, stream_id: StreamId) -> None:
-    """Remove a stream, if it is there, with what it belongs to."""
+    """Remove a stream, if it exists, together with its session."""
     work = await StreamWork.find(tx, space, stream_id)
     if work is not None:
         work.remove()
 
 
 async def delete_stream(space: Keyspace, stream_id: StreamId, clock: Clock) -> None:
-    """Remove a stream, if it is there, in a transaction of its own."""
+    """Remove a stream, if it exists, in a transaction of its own."""
     await space.write("delete_stream", stream_id, lambda tx: remove_stream(tx, space, stream_id), clock=clock)
 
 
 async def append_chunks(space: Keyspace, append: StreamAppend, clock: Clock) -> int:
-    """Add what the stream's current writer sent, in a transaction of its own; answers the stream's latest number.
+    """Append a batch from the stream's current writer, in its own transaction; returns the stream's latest number.
 
     Raises:
-        SupersededError: it is not the current writer, or the stream was deleted.
+        SupersededError: the sender is not the current writer, or the stream was deleted.
     """
 
     async def work(tx: Transaction) -> int:

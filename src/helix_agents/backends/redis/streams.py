@@ -40,10 +40,10 @@ from helix_agents.system import jitter
 
 T = TypeVar("T")
 
-# A look is one statement, and a waiting reader may send two a second.
+# A look is one statement, so a waiting reader may look twice a second.
 POLL_SECONDS = 0.5
 LOOK_AGAIN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""How long a reader waits for a server that does not answer, between its looks, before it says so."""
+"""The waits of a reader between its looks at a server that does not answer, before it reports that."""
 
 
 class RedisStreamManager(RestingStreams):
@@ -75,7 +75,7 @@ class RedisStreamManager(RestingStreams):
         flush: FlushPolicy | None = None,
         **of_server: Any,
     ) -> "RedisStreamManager":
-        """Open a manager of its own on a server; see `RedisServer.open` for what can be wrong with one."""
+        """Open a manager with its own connection to a server; `RedisServer.open` lists what can go wrong."""
         server = await RedisServer.open(url, **of_server)
         return cls(server, namespace=namespace, clock=clock, limits=limits, flush=flush)
 
@@ -144,7 +144,7 @@ class RedisStreamManager(RestingStreams):
             return Look(stream.head, chunks_of(rows) if cursor <= stream.head.latest else ())
 
         async def look(cursor: int, most: int) -> Look | None:
-            # Who follows a stream has nothing better to do than to wait for a server that restarts.
+            # A reader that follows a stream may as well wait for a restarting server.
             for seconds in LOOK_AGAIN_SECONDS:
                 try:
                     return await look_once(cursor, most)
@@ -245,7 +245,7 @@ class RedisStreamManager(RestingStreams):
         question: Callable[[Transaction, StreamWork], Awaitable[T]],
         *reads: Callable[[Slot, StreamId], Command],
     ) -> T | None:
-        """Ask a stream something, which will probably have this read."""
+        """Query a stream; the given read will probably be needed."""
         space = self._space
 
         async def work(tx: Transaction) -> T | None:
@@ -261,5 +261,5 @@ class RedisStreamManager(RestingStreams):
 
 
 async def _place(tx: Transaction, stream: StreamWork) -> tuple[str, str]:
-    """Where a stream lies, and its name."""
+    """The tag of a stream's slot, and its name."""
     return tx.tag, stream.stream.name

@@ -15,7 +15,7 @@ from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate,
 
 
 class _RefRow(Record):
-    """A reference and its place among the others."""
+    """A reference and its position among the others."""
 
     place: int
     ref: SubSessionRef
@@ -36,13 +36,13 @@ class Refs:
         return cls(tx, known, {flat[n].decode(): decode(flat[n + 1], _RefRow) for n in range(0, len(flat), 2)})
 
     def add(self, refs: Iterable[SubSessionRef]) -> None:
-        """Add references; one to a child that is referred to already is left as it is."""
+        """Add references; an existing reference to the same child stays as it is."""
         for ref in refs:
             if ref.sub_session_id not in self._rows:
                 self._put(_RefRow(place=len(self._rows), ref=added(ref, self._tx.now)))
 
     def update(self, update: SubSessionRefUpdate) -> SubSessionRef | None:
-        """Change a reference; None when the session has no such child."""
+        """Change a reference; None if the session has no such child."""
         row = self._rows.get(update.sub_session_id)
         if row is None:
             return None
@@ -51,7 +51,7 @@ class Refs:
         return changed
 
     def link(self, ref: SubSessionRef) -> None:
-        """Add a reference for a child's start; one that is there is brought up to date."""
+        """Add a reference when a child starts; an existing one is brought up to date."""
         self.add((ref,))
         self.update(linked(ref))
 
@@ -67,7 +67,7 @@ class Refs:
 
 
 async def some_went_on(tx: Transaction, children: Iterable[SessionId]) -> bool:
-    """Whether one of these children waits no more."""
+    """Whether one of these children no longer waits."""
     found = [await find_session(tx, child) for child in children]
     return any(known is not None and went_on(known.value.run) for known in found)
 

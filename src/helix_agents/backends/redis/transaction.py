@@ -1,4 +1,4 @@
-"""A change to one slot: decided here on what is known of it, made in one script if that still holds."""
+"""A change to one slot: decided here on what is known of it, made in one script if that is still true."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,22 +14,22 @@ Command = tuple[Any, ...]
 """A Redis command: its name, its key (None if it has none) and its arguments."""
 
 Question = tuple[str | None, tuple[Command, ...]]
-"""What is read at once, and of which entity, if its revision is wanted too."""
+"""Commands that are read together, and the entity whose revision is wanted with them, if any."""
 
 AT_ONCE = 1_000
-"""A script that unpacks some thousands of arguments fails, with what it did before done."""
+"""A script that unpacks several thousand arguments fails, and what it did until then stays done."""
 
 READ_AT_ONCE = 500
-"""So many sessions are read with one answer: each answer checks all that was read before it."""
+"""How many sessions are read with one answer, because each answer checks everything that was read before."""
 
 V = TypeVar("V")
 
 
 class Known(Generic[V]):
-    """What is known of an entity: the revision it was read at ('' if it is not there), and its value.
+    """What is known of an entity: the revision it was read at ('' if it does not exist), and its value.
 
-    Values change in place. That is safe as whoever changes one has taken it out of the cache, and it goes back only
-    when the change stands.
+    Values change in place. That is safe because a value is taken out of the cache before it is changed, and goes back
+    only when the change is committed.
     """
 
     __slots__ = ("key", "revision", "value")
@@ -41,14 +41,14 @@ class Known(Generic[V]):
 
 
 class Runner(Protocol):
-    """Sends what a transaction wants done."""
+    """Sends a transaction's commands."""
 
     def take(self, key: str) -> "Known[Any] | None":
-        """What the cache knows of an entity, which it does not know any more then."""
+        """Remove an entity from the cache and return what was known of it."""
         ...
 
     def peek(self, key: str) -> "Known[Any] | None":
-        """What the cache knows of an entity, to look at."""
+        """What the cache knows of an entity, for reading only."""
         ...
 
     async def run(
@@ -63,7 +63,7 @@ class Runner(Protocol):
 
 
 class Ran:
-    """What a script answered; `differs` names the key that was not as expected, if one was not."""
+    """A script's answer; `differs` names the key that was not as expected, if there was one."""
 
     __slots__ = ("at_us", "damaged", "differs", "replies", "revisions")
 
@@ -78,11 +78,12 @@ class Ran:
 
 
 class Transaction:
-    """Reads entities of one slot and collects changes to them. Nothing is written before all of it is decided.
+    """Reads entities of one slot and collects changes to them. Nothing is written before everything is decided.
 
-    Every read checks that what was read before still stands, so a decision is always made on one moment. `fresh` says
-    that nothing may be taken from the cache: a refusal has to be decided on what the server says. `certain` says that
-    the slot is not only where a session was last seen, `settled` that it is no mere guess: somebody was seen there.
+    Every read checks that everything read before is still current, so a decision is always based on one consistent
+    view. `fresh` says that nothing may be taken from the cache, because a refusal has to be based on the server's
+    answer. `certain` says that the slot was looked up, and is not merely where the session was last seen. `settled`
+    says that the slot is not a mere guess: a session was seen there.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Transaction:
     # -- reading ----------------------------------------------------------------------------------------
 
     async def load(self, key: str, reads: Sequence[Command], decode: Callable[[list[Any]], V]) -> Known[V]:
-        """An entity, from the cache if that is allowed; `decode` makes its value of the replies."""
+        """An entity, from the cache if that is allowed; `decode` turns the replies into its value."""
         known = self.known.get(key)
         if known is not None:
             return known
@@ -140,16 +141,16 @@ class Transaction:
         return known
 
     async def read(self, *reads: Command) -> list[Any]:
-        """Read more of the entities that are known already; all of it belongs to one moment."""
+        """Read more of the entities that are known already, all as of the same moment."""
         return (await self._read(reads))[0]
 
     def bring(self, *reads: Command, of: str | None = None) -> None:
-        """Say what will probably be read next, or `of` which entity: the next answer brings it along."""
+        """Announce what will probably be read next, or `of` which entity, so that the next answer includes it."""
         if of is None or self.fresh or self._runner.peek(of) is None:
             self._soon.append((of, reads))
 
     def last_seen(self, key: str) -> Any:
-        """What an entity was like when it was last changed here; good for a guess and nothing else."""
+        """The entity's value after its last change here; good for a guess and nothing else."""
         known = self._runner.peek(key)
         return None if known is None else known.value
 
@@ -169,7 +170,7 @@ class Transaction:
         if ran.differs is not None:
             raise LookAgainError(ran.differs)
         replies, revisions = iter(ran.replies), iter(ran.revisions[len(self.known) :])
-        # Earlier answers are of another moment.
+        # Earlier answers are from another moment.
         self._answers = {
             (key, commands): ([next(replies) for _ in commands], next(revisions) if key is not None else b"")
             for key, commands in questions
@@ -179,33 +180,33 @@ class Transaction:
     # -- writing ----------------------------------------------------------------------------------------
 
     def do(self, name: str, key: str | None, *args: Any) -> None:
-        """Have a command done with the rest."""
+        """Add a command to the transaction."""
         self.commands.append((name, key, *args))
 
     def do_with_all(self, name: str, key: str, items: Sequence[Any]) -> None:
-        """Have a command done with so many arguments that a script could not hand them over at once."""
+        """Add a command with more arguments than a script can pass at once."""
         for first in range(0, len(items), AT_ONCE):
             self.do(name, key, *items[first : first + AT_ONCE])
 
     def change(self, known: Known[Any]) -> None:
-        """Say that an entity, or what it stands for, is changed by this."""
+        """Declare that this transaction changes an entity, or what it guards."""
         self.changed.add(known.key)
 
     def touch(self, key: str) -> None:
-        """The same for an entity that was not read, or whose value is of no use after this."""
+        """The same for an entity that was not read, or whose value is useless afterwards."""
         self.touched.add(key)
 
     def push(self, key: str, items: Sequence[str | bytes], *, after: int) -> None:
-        """Add to a list that must have so many items now."""
+        """Append to a list that must have `after` items now."""
         self.lengths.setdefault(key, after)
         self.do_with_all("RPUSH", key, items)
 
     def index(self, key: str, entry: Entry, origin: tuple[str, ...]) -> None:
-        """Have an index entry follow the entity under this key; `origin` names what it is made from.
+        """Have an index entry follow the entity under this key; `origin` names what it is built from.
 
         Raises:
-            UnstorableValueError: it would stand where no order has a place. Found out after the commit, nobody could
-                bring the index up to date any more.
+            UnstorableValueError: the entry's score is out of range. If that were found only after the commit, the index
+                could never be updated again.
         """
         for _, score in entry.orders:
             try:
@@ -219,7 +220,7 @@ class Transaction:
         return bool(self.commands or self.changed or self.touched)
 
     def expectations(self) -> list[tuple[str, str, bytes | int]]:
-        """What has to hold for this to be done."""
+        """What has to hold for the transaction to be made."""
         wanted: list[tuple[str, str, bytes | int]] = [
             (known.key, "+" if known.key in self.changed or known.key in self.touched else "=", known.revision)
             for known in self.known.values()
@@ -229,5 +230,5 @@ class Transaction:
         return wanted
 
     def damaged(self, key: str) -> SessionCorruptError:
-        """What a list says that is not as long as it was left."""
+        """The error for a list that is not as long as it was left."""
         return SessionCorruptError("session", f"part of it is missing from Redis ({key})")

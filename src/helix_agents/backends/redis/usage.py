@@ -26,7 +26,7 @@ TaggedSession = tuple[str, SessionId]
 
 
 class RedisUsageStore(Facet):
-    """What sessions used, beside the sessions if they are here too."""
+    """The usage of sessions, beside the sessions if they are stored here too."""
 
     def __init__(self, server: RedisServer, *, namespace: str = "", clock: Clock | None = None) -> None:
         space = keyspace_on(server.use(), namespace)
@@ -56,7 +56,7 @@ class RedisUsageStore(Facet):
                 tx.do("HSETNX", key, field, encode(stamped))
                 roots.add(entry.root_session_id)
             if session is not None:
-                # From now on a step of the session tells the index nothing of its usage.
+                # Set here, because from now on the session's steps add nothing to the index about its usage.
                 roots.add(session.value.record.root_session_id)
                 _mark(tx, session, used=True)
             tx.index(guard_key, used_entry(tx.tag, session_id, roots), ("u", tx.tag, session_id))
@@ -89,7 +89,7 @@ class RedisUsageStore(Facet):
             return {(tx.tag, member) for member in await tree(tx, session_id)}
 
         members = await self._read("usage_rollup", session_id, work)
-        # Without its sessions beside it, usage still knows the root of every entry.
+        # Even where the sessions are not stored here, every usage entry knows its root.
         places = {*members, *await self._places((f"used/{session_id}",))}
         names = {name for _, name in members}
         entries = await self._entries(sorted(places))
@@ -116,7 +116,7 @@ class RedisUsageStore(Facet):
         return await self._write("delete_usage", session_id, work, tag=tag)
 
     async def _orders_for(self, where: UsageFilter) -> tuple[str, ...]:
-        """The orders with the fewest sessions that hold all a filter can find."""
+        """The smallest orders that hold everything a filter can match."""
         root, session_id = where.root_session_id, where.session_id
         if root is not None:
             return (f"used/{root}",)
@@ -125,13 +125,13 @@ class RedisUsageStore(Facet):
             session_id = run.run.session_id if run is not None else None
         if session_id is None:
             return (index.USED,)
-        # What a session below another one used was once told of its root alone.
+        # Earlier versions listed the usage of a child session under its root only.
         session = await self._space.entry(entry_id("s", session_id), SessionEntry)
         roots = () if session is None else (f"used/{session.session.root_session_id}",)
         return tuple(dict.fromkeys((f"used/{session_id}", *roots)))
 
     async def _places(self, orders: Iterable[str]) -> list[TaggedSession]:
-        """Where usage lies that orders of the index name."""
+        """The places of usage that these orders of the index list."""
         found = await self._space.find(*orders)
         named = dict.fromkeys(name for name, _ in found.entries)
         return [(tag, session_id) for tag, session_id in map(names_of, named)]
@@ -151,7 +151,7 @@ class RedisUsageStore(Facet):
 
 
 def _mark(tx: Transaction, session: Known[Session], *, used: bool) -> None:
-    """Have the session know whether the index tells of its usage."""
+    """Record on the session whether the index lists its usage."""
     if session.value.row.used != used:
         session.value.set(used=used)
         tx.change(session)

@@ -1,4 +1,4 @@
-"""What sessions used, as rows beside them: one hash per session, a field per run, attempt, step and number."""
+"""The usage of sessions, as rows beside them: one hash per session, a field per run, attempt, step and number."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,30 +16,30 @@ from helix_agents.domain.usage import UsageEntry
 
 
 class UsedEntry(Record):
-    """That a session has usage, in the index: where it lies, and the roots its entries name."""
+    """Says in the index that a session has usage: where it is, and the roots its entries name."""
 
     roots: tuple[SessionId, ...]
 
 
 def field_of(entry: UsageEntry) -> str:
-    """What makes an entry unique."""
+    """The key that identifies an entry."""
     return LINE.join((entry.run_id, str(entry.attempt), str(entry.step), str(entry.n)))
 
 
 def used_entry(tag: str, session_id: SessionId, roots: Iterable[SessionId]) -> Entry:
-    """What the index tells of a session's usage: it is found by every root that an entry names, and by the session."""
+    """The index entry of a session's usage, found by the session and by every root that a usage entry names."""
     names = tuple(sorted(set(roots)))
     orders = ((index.USED, 0.0), *((f"used/{name}", 0.0) for name in sorted({*names, session_id})))
     return Entry(entry_id("u", tag, session_id), encode(UsedEntry(roots=names)), orders)
 
 
 def unused_entry(tag: str, session_id: SessionId, now: int) -> Entry:
-    """The same for a session without any."""
+    """The same for a session without usage."""
     return gone(entry_id("u", tag, session_id), now)
 
 
 def add_usage(tx: Transaction, known: Known[Session], entries: Iterable[UsageEntry]) -> None:
-    """Store what a step used, each entry once. The step's own session is told to the index with its first entry."""
+    """Store a step's usage, each entry once. The index learns of the step's own session with its first entry."""
     session = known.value
     for entry in entries:
         stamped = msgspec.structs.replace(entry, recorded_at=entry.recorded_at or tx.now)

@@ -30,8 +30,8 @@ _FILE_OPTIONS = ("synchronous", "seam", "busy_ms", "shared")
 async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "auto", **options: Any) -> Backend:
     """Open a file: `sqlite:///helix.db` beside the process, `sqlite:////var/lib/helix.db` anywhere.
 
-    `?synchronous=normal` trades the last commits before a power loss for speed; `full` is the default. A file that has
-    the tables of another application and none of ours is refused, unless `?shared=true` says that both belong there.
+    `?synchronous=normal` trades the last commits before a power loss for speed; `full` is the default. A file that
+    holds another application's tables and none of ours is refused, unless `?shared=true` says that both belong there.
     """
     path, asked = _parse(url)
     of_file: dict[str, Any] = (
@@ -52,7 +52,7 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
 
 
 def _parse(url: str) -> tuple[str, dict[str, Any]]:
-    """The path and the options a URL names."""
+    """The path and the options in a URL."""
     location, _, query = url.removeprefix("sqlite://").partition("?")
     if not location.startswith("/") or len(location) == 1:
         raise InvalidStoreUrlError(url, "a file is missing; write sqlite:///helix.db or sqlite:////absolute/path.db")
@@ -66,5 +66,5 @@ def _parse(url: str) -> tuple[str, dict[str, Any]]:
             asked[name] = value == "true"
         else:
             there_are = "synchronous=full|normal, migrate=auto|check and shared=true|false"
-            raise InvalidStoreUrlError(url, f"{name}={value} is not an option; there are {there_are}")
+            raise InvalidStoreUrlError(url, f"{name}={value} is not an option; the options are {there_are}")
     return unquote(location[1:]), asked

@@ -21,7 +21,7 @@ from helix_agents.domain.transcript import missing_results, only_held, open_step
 def open_branch(
     connection: Connection, namespace: str, session_id: SessionId, options: CreateSession, now: int
 ) -> SessionRow:
-    """The row, not stored yet, of a session that starts where another one stood."""
+    """The row, not stored yet, of a session that starts from a point of another one."""
     assert options.branch is not None
     source = load_session(connection, namespace, options.branch.from_session_id)
     segment, messages, writes, version = _branch_point(connection, namespace, source, options.branch)
@@ -38,7 +38,7 @@ def open_branch(
 
 
 def cut_back(connection: Connection, row: SessionRow, segment: int, messages: int, writes: int) -> None:
-    """Let a session go on from an earlier point of its own history; what branches see does not change."""
+    """Continue a session from an earlier point of its own history; what branches see does not change."""
     row.segment = new_segment(
         connection,
         row.namespace,
@@ -52,8 +52,9 @@ def cut_back(connection: Connection, row: SessionRow, segment: int, messages: in
 
 
 def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId, now: int) -> int:
-    """Put a session's messages and state back to one of its checkpoints; calls that were open there get results.
-    Answers the version of its agent that the state is of there.
+    """Restore a session's messages and state to one of its checkpoints, and answer calls that were open there.
+
+    Returns the agent version that the restored state belongs to.
 
     Raises:
         CheckpointNotFoundError: the session has no such checkpoint.
@@ -61,7 +62,7 @@ def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId,
     point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
     segment, messages, writes, version = _branch_point(connection, row.namespace, row, point)
     results = _missing_results(connection, row.namespace, point, segment, messages)
-    # Whoever comes back to where the session leaves finds what its open step held.
+    # A later return to this point finds the results that the open step held.
     here = BranchPoint(from_session_id=row.session_id)
     left = _missing_results(connection, row.namespace, here, row.segment, row.message_count)
     _append(connection, row, only_held(left), now)
@@ -73,8 +74,7 @@ def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId,
 def _branch_point(
     connection: Connection, namespace: str, source: SessionRow, at: BranchPoint
 ) -> tuple[int, int, int, int]:
-    """Segment, message count and state count to branch from, or to rewind to, and the version of its agent that the
-    state is of there."""
+    """Segment, message count and state count to branch from or rewind to, and the agent version of that state."""
     messages = 0 if at.checkpoint_id == BEGINNING else at.message_count
     if at.checkpoint_id is not None and at.checkpoint_id != BEGINNING:
         there = own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
@@ -88,7 +88,7 @@ def _branch_point(
 def _missing_results(
     connection: Connection, namespace: str, point: BranchPoint, segment: int, messages: int
 ) -> tuple[ToolMessage, ...]:
-    """Results for the calls that are open at a point, where a segment has so many messages."""
+    """Results for the calls that are still open at a point, given the number of messages in the segment there."""
     tail: list[Message] = []
     for sequence in range(messages, 0, -1):
         tail.append(read_messages(connection, segment, sequence, sequence)[0].message)

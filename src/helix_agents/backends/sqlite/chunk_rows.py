@@ -1,4 +1,4 @@
-"""A stream's chunks as rows: those that came together are one row, under the id of the last of them."""
+"""A stream's chunks as rows: chunks stored together form one row, under the id of the last of them."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -16,7 +16,7 @@ _INSERT = "INSERT INTO __agents_stream_chunks (id, first, bodies) VALUES (?, ?, 
 
 
 class _Head(msgspec.Struct):
-    """As much of a chunk as says whose it is."""
+    """The part of a chunk that tells which run and step it belongs to."""
 
     run_id: RunId
     step: int = 0
@@ -35,7 +35,7 @@ class ChunkRows:
             self._insert(self._id(first), bodies or [_body(chunk) for chunk in chunks])
 
     def since(self, first: int, latest: int, limit: int = -1) -> tuple[StreamChunk, ...]:
-        """The chunks from a number on, the next `limit` of them."""
+        """The next `limit` chunks, starting at a number."""
         found: list[StreamChunk] = []
         for begin, bodies in self._connection.each(
             "SELECT first, bodies FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id",
@@ -50,7 +50,7 @@ class ChunkRows:
         return tuple(found)
 
     def of_run(self, run_id: RunId, from_step: int, latest: int) -> tuple[StreamChunk, ...]:
-        """The chunks of a run from a step on."""
+        """The chunks of a run, starting at a step."""
         found: list[StreamChunk] = []
         for begin, bodies in self._connection.each(
             "SELECT first, bodies FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? AND instr(bodies, ?)"
@@ -64,7 +64,7 @@ class ChunkRows:
         return tuple(found)
 
     def oldest(self, floor: int, latest: int) -> int | None:
-        """The number of the oldest chunk there."""
+        """The number of the oldest stored chunk."""
         row = self._connection.one(
             "SELECT first FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
             (self._id(floor), self._id(latest)),
@@ -72,7 +72,7 @@ class ChunkRows:
         return row[0] & LAST_SEQUENCE if row is not None else None
 
     def newest(self, count: int, floor: int, latest: int) -> int:
-        """The number with which the newest `count` chunks begin."""
+        """The number at which the newest `count` chunks start."""
         for last, first in self._connection.each(
             "SELECT id, first FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id DESC",
             (self._id(floor), self._id(latest)),
@@ -83,7 +83,7 @@ class ChunkRows:
         return latest + 1
 
     def delete(self, first: int, last: int) -> int:
-        """Delete the chunks with the numbers from one to another; says how many there were."""
+        """Delete the chunks numbered from one to another; returns how many there were."""
         low, high = self._id(first), self._id(last)
         self._part(low)
         self._part(high + 1)
@@ -95,7 +95,7 @@ class ChunkRows:
         return row[0]
 
     def _part(self, at: int) -> None:
-        """Have a row begin with this id, if a chunk with it came together with the one before."""
+        """Make a row start at this id, if the chunk with it is stored together with the one before."""
         row = self._connection.one(
             "SELECT id, first, bodies FROM __agents_stream_chunks WHERE id BETWEEN ? AND ? ORDER BY id LIMIT 1",
             (at, self._id(LAST_SEQUENCE)),

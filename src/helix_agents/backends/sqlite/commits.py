@@ -1,4 +1,4 @@
-"""The atomic writes of a run in SQLite: its start, its steps, and its end from outside."""
+"""The atomic writes of a run in SQLite: its start, its steps, and an end imposed from outside."""
 
 from collections.abc import Sequence
 
@@ -59,7 +59,7 @@ from helix_agents.domain.writes import difference
 
 
 class SQLiteCommits(SQLiteSessions):
-    """The writes that make a run one story."""
+    """The writes that frame a run."""
 
     async def start_run(self, start: StartRun) -> RunStartCommitted:
         door.check_start(start)
@@ -160,7 +160,7 @@ class SQLiteCommits(SQLiteSessions):
         return RunStartCommitted(run=run, new_version=row.version, message_count=row.message_count, stream=place)
 
     def _first_answer(self, connection: Connection, run: RunRecord) -> RunStartCommitted:
-        """What a start answered whose caller did not get it."""
+        """The answer to an earlier start whose caller never received it."""
         first = connection.one(
             "SELECT start_version, start_messages FROM __agents_runs WHERE namespace = ? AND run_id = ?",
             (self._namespace, run.run_id),
@@ -192,10 +192,10 @@ class SQLiteCommits(SQLiteSessions):
     def _expected_session(
         self, connection: Connection, row: SessionRow | None, start: StartRun, now: int
     ) -> SessionRow:
-        """The session this run starts in, made if asked for and exactly as the caller read it."""
+        """The session this run starts in: created if the caller asks for it, otherwise just as the caller read it."""
         if start.create is not None:
             made = self._insert_session(connection, start.session_id, start.create, now)
-            # Making the session and starting its run are one commit: the first, not the second.
+            # Creating the session and starting its run are one commit and therefore one version, not two.
             made.version = 0
             return made
         if row is None:
@@ -213,7 +213,7 @@ class SQLiteCommits(SQLiteSessions):
         expected_version: int | None,
         now: int,
     ) -> Committed:
-        """The step commit of a caller outside the engine: the record as a whole, compared with what is stored."""
+        """The step commit for callers outside the engine: the record as a whole, compared with the stored one."""
         row = load_session(connection, self._namespace, session_id)
         before = row.version
         if expected_version not in (None, before):

@@ -1,4 +1,4 @@
-"""One SQLite connection whose every statement passes the seam, and what its errors mean to a user."""
+"""A SQLite connection that sends every statement through the seam, and the translation of its errors for users."""
 
 # apsw's stubs name types of Python 3.12, which a checker on 3.11 cannot resolve.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -33,11 +33,11 @@ FileId: TypeAlias = tuple[int, int]
 
 
 UNTOLD = (apsw.Error, OverflowError, UnicodeEncodeError)
-"""What a statement raises: SQLite's errors, and those of values that SQLite has no form for."""
+"""What a statement can raise: SQLite's errors, and those for values that SQLite cannot represent."""
 
 
 class Connection:
-    """What a backend's functions get: statements in, rows out. `ring` announces a topic once the commit is durable."""
+    """The backend's view of a database: statements in, rows out. `ring` announces a topic after a durable commit."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Connection:
         self._files: dict[str, FileId] = {}
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
         if not read_only:
-            # Made, used and closed by the one thread that writes, so SQLite need not guard it against others. Readers
-            # are closed by whoever closes the file.
+            # Only the writing thread creates, uses and closes this connection, so SQLite need not guard it against
+            # other threads. Readers are closed by the thread that closes the file.
             flags |= apsw.SQLITE_OPEN_NOMUTEX
         self.raw = apsw.Connection(path, flags=flags, statementcachesize=256)
         if busy_ms:
@@ -98,7 +98,7 @@ class Connection:
         return rows
 
     def each(self, statement: str, values: Sequence[Value] = ()) -> Iterator[Row]:
-        """Rows one by one; the rest of the query is not run when the caller stops."""
+        """Rows one by one; if the caller stops, the rest of the query is not run."""
         cursor = self.raw.execute(statement, values)
         if self._seam is not None:
             self._pass(statement)
@@ -112,11 +112,11 @@ class Connection:
         return self.raw.changes()
 
     def ring(self, topic: str) -> None:
-        """Wake whoever waits for this topic, in any process, once the transaction is durable."""
+        """Wake the listeners of this topic, in any process, once the transaction is durable."""
         self.topics.add(topic)
 
     def sync_commits(self, wanted: bool) -> None:
-        """Whether the next commits wait until they are on the disk; a file opened as NORMAL never waits."""
+        """Set whether the next commits wait until they are on disk; a file opened as NORMAL never waits."""
         level: Synchronous = self._asked if wanted else "NORMAL"
         if level != self._synchronous:
             self.raw.execute(f"PRAGMA synchronous = {level}")
@@ -130,12 +130,12 @@ class Connection:
                 self.raw.execute("ROLLBACK")
 
     def tables(self) -> list[str]:
-        """The names of all tables and views in the file, without asking the seam: it is not in use yet."""
+        """The names of all tables and views in the file, without asking the seam, which is not in use yet."""
         rows = self.raw.execute("SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') ORDER BY name")
         return [row[0] for row in rows]
 
     def enter_wal(self, limit_ms: int) -> None:
-        """Switch the file to write-ahead logging, which many processes may try on a new file at once."""
+        """Switch the file to write-ahead logging; many processes may try that on a new file at once."""
         deadline = time.monotonic() + limit_ms / 1000
         while True:
             try:
@@ -143,16 +143,16 @@ class Connection:
                     self.raw.pragma("journal_mode", "WAL")
                 return
             except apsw.BusyError:
-                # SQLite does not ask the busy handler here, as waiting with a read lock could block both sides.
+                # SQLite does not call the busy handler here, because waiting with a read lock could block both sides.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(random.uniform(0.001, 0.01))
 
     def check_files(self) -> None:
-        """Refuse to go on with files that their names do not lead to any more. A log is made with the first commit.
+        """Refuse to continue with files that their paths no longer lead to. A log is created with the first commit.
 
         Raises:
-            StoreReplacedError: one was deleted, moved or replaced; whatever is written to it, nobody would find.
+            StoreReplacedError: a file was deleted, moved or replaced; anything written to it would be lost.
         """
         for path in (self.path, f"{self.path}-wal"):
             try:
@@ -161,7 +161,7 @@ class Connection:
                 if path in self._files:
                     raise StoreReplacedError(self.path, f"{path} was deleted or moved") from None
             except OSError:
-                # It cannot be looked at, which says nothing of what is there.
+                # The file cannot be examined, which says nothing about what is there.
                 continue
             else:
                 file = (found.st_dev, found.st_ino)
@@ -169,7 +169,7 @@ class Connection:
                     raise StoreReplacedError(self.path, f"{path} was replaced by another file")
 
     def interrupt(self) -> None:
-        """End the statement that another thread is running here, if there is one."""
+        """Stop the statement that another thread is running here, if there is one."""
         self.raw.interrupt()
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class Connection:
 
 
 def _wait_up_to(limit_ms: int) -> Callable[[int], bool]:
-    """A busy handler: short, uneven waits let many processes take turns; SQLite's own waits grow to 100 ms."""
+    """A busy handler. Short, uneven waits let many processes take turns; SQLite's own waits grow to 100 ms."""
     started = 0.0
 
     def wait(attempt: int) -> bool:
@@ -201,7 +201,7 @@ def _wait_up_to(limit_ms: int) -> Callable[[int], bool]:
 
 @contextlib.contextmanager
 def telling(store: str) -> Generator[None]:
-    """A block whose problems are told in the words of the domain."""
+    """A context that translates SQLite's errors into the domain's."""
     try:
         yield
     except UNTOLD as problem:
@@ -213,7 +213,7 @@ def meaning(problem: apsw.Error | OverflowError | UnicodeEncodeError, store: str
     match problem:
         case OverflowError() | UnicodeEncodeError():
             return UnstorableValueError("value", str(problem))
-        # The second is what a full disk says to who opens the file: there is no room for the index of its log.
+        # A full disk raises the second one when a process opens the file: there is no room for the index of its log.
         case apsw.FullError() | apsw.IOError(extendedresult=apsw.SQLITE_IOERR_SHMSIZE):
             return StoreFullError(store)
         case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
@@ -231,7 +231,7 @@ def meaning(problem: apsw.Error | OverflowError | UnicodeEncodeError, store: str
 def _not_opened(store: str) -> StoreNotOpenedError:
     """Why a file could not be opened, and what helps."""
     file = Path(store)
-    elsewhere, permissions = "or name another file", "Check the permissions, and whom this process runs as"
+    elsewhere, permissions = "or name another file", "Check the permissions, and the user that this process runs as"
     try:
         if not file.parent.is_dir():
             reason, cure = f"there is no folder {file.parent}", f"Create the folder, {elsewhere}"
@@ -240,11 +240,14 @@ def _not_opened(store: str) -> StoreNotOpenedError:
         elif file.exists():
             reason, cure = "this process may not open it", permissions
         elif not os.access(file.parent, os.W_OK | os.X_OK):
-            reason = f"there is no such file, and this process may not make one in {file.parent}"
+            reason = f"there is no such file, and this process may not create one in {file.parent}"
             cure = f"{permissions}, {elsewhere}"
         else:
-            reason, cure = "there is no such file", f"The first run makes it, and so does `helix migrate`; {elsewhere}"
+            reason, cure = (
+                "there is no such file",
+                f"The first run creates it, and so does `helix migrate`; {elsewhere}",
+            )
     except OSError as problem:
         # Not even looking is possible: the name is too long, or a folder on the way is closed to this process.
-        reason, cure = f"it cannot be looked at: {problem.strerror}", f"{permissions}, {elsewhere}"
+        reason, cure = f"it cannot be inspected: {problem.strerror}", f"{permissions}, {elsewhere}"
     return StoreNotOpenedError(store, reason, cure)

@@ -1,4 +1,4 @@
-"""One SQLite file as this backend uses it: who writes, who reads, how it is opened and closed."""
+"""One SQLite file as this backend uses it: which threads write and read, how it is opened and closed."""
 
 import asyncio
 import os
@@ -43,8 +43,8 @@ def check_sqlite() -> None:
 class Database:
     """An open file, shared by the store, streams, locks and usage of one process.
 
-    Writes go through one thread, which groups what is waiting into one transaction. Reads by key run right where they
-    are asked for, as WAL readers wait for nobody; anything that scans runs in a thread of its own.
+    Writes go through one thread, which groups waiting jobs into one transaction. Reads by key run in the calling
+    thread, because WAL readers never wait for writers; anything that scans runs in a thread of its own.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Database:
     ) -> "Database":
         """Open the file, creating and migrating it unless told only to check; many processes may do so at once.
 
-        One that is `shared` may hold the tables of another application, too.
+        A `shared` file may also hold another application's tables.
 
         Raises:
             UnsafeSQLiteError: the linked library is not safe.
-            ForeignFileError: it has tables, none of them ours, and is not to be shared.
+            ForeignFileError: the file has tables, none of them ours, and is not to be shared.
             SchemaTooNewError: a newer version of this library has migrated the file.
-            SchemaTooOldError: it has to be migrated and `migrate="check"` forbids that.
-            StoreError: the file cannot be used; says why.
+            SchemaTooOldError: the file has to be migrated and `migrate="check"` forbids that.
+            StoreError: the file cannot be used; the message says why.
         """
         check_sqlite()
         try:
@@ -129,7 +129,7 @@ class Database:
         return self
 
     def wake_everybody(self) -> None:
-        """Have whoever waits in this process look again."""
+        """Make all waiting tasks of this process look again."""
         self.bell.wake_everybody_here()
 
     async def close(self) -> None:
@@ -141,8 +141,8 @@ class Database:
     async def write(self, work: Callable[[Connection], T], *, synced: bool = True) -> T:
         """Run work in a write transaction: durable when this returns, undone when it raises.
 
-        What is not `synced` is safe from a dying process at once, and from a power cut with the next commit that is:
-        for work that the next commit builds upon, or that is done again if it is missing.
+        Work that is not `synced` survives the death of the process at once, but survives a power cut only after the
+        next commit that is. Use it for work that the next commit builds upon, or that is repeated if it is missing.
         """
         return await self._writer.do(work, synced=synced)
 
@@ -153,7 +153,7 @@ class Database:
         return await self._reader.do(work)
 
     async def read_by_key(self, work: Callable[[Connection], T], *, transaction: bool = True) -> T:
-        """Run a few look-ups by key on one consistent view, without leaving the calling thread."""
+        """Run a few lookups by key on one consistent view, without leaving the calling thread."""
         if self._closed:
             raise StoreClosedError(self.name)
         if self._writer.is_gone:
@@ -167,22 +167,22 @@ class Database:
             finally:
                 connection.roll_back()
         except (apsw.BusyError, apsw.CantOpenError):
-            # Rare: another process rebuilds the WAL index, or there is no connection to be had. Waiting for the one and
-            # looking for the other's reason is not for the event loop.
+            # Rare: another process is rebuilding the WAL index, or no connection can be opened. Waiting for the former
+            # and diagnosing the latter must not block the event loop.
             return await self.read(work)
         except UNTOLD as problem:
             raise meaning(problem, self.name) from problem
 
     async def look_up(self, statement: str, values: Sequence[Value]) -> Row | None:
-        """One row by key with one statement: what waiting loops may ask."""
+        """One row by key with a single statement, cheap enough for polling loops."""
         return await self.read_by_key(lambda connection: connection.one(statement, values), transaction=False)
 
     async def vacuum(self) -> None:
-        """Rebuild the file without what was deleted, and empty the log beside it."""
+        """Rebuild the file without deleted data, and empty the log beside it."""
         await self._writer.do(_vacuum, transaction=False)
 
     def on_rollback(self, forget: Callable[[], None]) -> None:
-        """Have this called, in the writing thread, whenever a transaction was undone."""
+        """Register a callback, run in the writing thread, for whenever a transaction was undone."""
         self._writer.on_rollback.append(forget)
 
     def _inline_connection(self) -> Connection:
@@ -213,7 +213,7 @@ class Database:
             create=self._create,
         )
         if not self._shared:
-            # First of all: the log, too, is a change to the file.
+            # This has to come first, because switching to WAL also changes the file.
             refuse_foreign(connection)
         connection.enter_wal(self._busy_ms)
         connection.check_files()
@@ -236,7 +236,7 @@ class Database:
         self._closed = True
         self._reader.end()
         self._writer.end()
-        # One call, which goes on in its thread when whoever closes is cancelled: nothing stays open.
+        # A single call, which continues in its thread even if the closing task is cancelled, so nothing stays open.
         try:
             await asyncio.to_thread(self._let_go, self.bell.leave())
         finally:
@@ -251,7 +251,7 @@ class Database:
         leave()
 
     def disown(self) -> None:
-        """Refuse all further calls: this process is a fork, which has neither the threads nor the locks of the file."""
+        """Refuse all further calls: this process is a fork, which has neither the file's threads nor its locks."""
         self._closed = True
         self.name = f"{self.name}, opened before this process was forked,"
         self._reader.disown(self.name)

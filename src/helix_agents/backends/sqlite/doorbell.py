@@ -1,8 +1,8 @@
-"""Wakes processes that wait for a change in a shared SQLite file, as SQLite itself tells nobody.
+"""Wakes processes that wait for a change in a shared SQLite file, because SQLite itself notifies nobody.
 
-Beside the file lies a folder with one named pipe per event loop that listens. Whoever committed writes a short line
-into each. A pipe is a hint and never the truth: listeners look again by themselves after a while, so a platform without
-named pipes, a full pipe or a lost line costs time and nothing else.
+Beside the file lies a folder with one named pipe per listening event loop. Each commit writes a short line into every
+pipe. A pipe is a hint and never the truth: listeners look again by themselves after a while, so a platform without
+named pipes, a full pipe or a lost line only costs time.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from helix_agents.backends.wakeups import Waiter, Wakeups
 BELL = ".bell"
 UNFINISHED = ".making"
 READ_BYTES = 65_536
-# The smallest size that every system promises to write into a pipe in one piece.
+# The smallest size that every system guarantees to write into a pipe in one piece.
 ATOMIC_BYTES = 512
-# A pipe that held more than this may have been full when somebody rang; which topics were turned away is not known.
+# A pipe that held more than this may have been full when a process rang, and the topics it lost are unknown.
 CROWDED_BYTES = 16_384
-# Folders change at the pace of the kernel's clock: a listing this fresh may be followed by a change it cannot see.
+# Folder times advance with the kernel's coarse clock, so a change right after such a fresh listing may go unseen.
 SETTLED_NS = 100_000_000
 ABANDONED_SECONDS = 60.0
 MAKING_TRIES = 5
 
 
 class Doorbell:
-    """The bell of one open file. Rings reach listeners in this process directly and other processes by their pipes."""
+    """The bell of one open file. Rings reach listeners in this process directly and other processes through pipes."""
 
     def __init__(self, path: Path) -> None:
         self._folder = path.with_name(f"{path.name}-bells")
@@ -46,7 +46,7 @@ class Doorbell:
     def ring(self, topics: Iterable[str]) -> None:
         """Wake every listener of these topics, in any process. Never waits or fails; callable from any thread.
 
-        Every commit rings, and the next one waits for that: where nobody listens, it costs next to nothing.
+        Every commit rings and delays the next one meanwhile, so a ring must cost next to nothing where nobody listens.
         """
         others = self._others.are_there()
         if not others and not self._wakeups.anybody():
@@ -57,23 +57,23 @@ class Doorbell:
             self._others.ring(keys)
 
     def wake_everybody_here(self) -> None:
-        """Have every listener of this process look again, whatever it listens to."""
+        """Make every listener of this process look again, whatever its topic."""
         self._wakeups.ring_everybody()
 
     @asynccontextmanager
     async def listen(self, topic: str) -> AsyncGenerator[Waiter]:
-        """Listen to a topic for as long as the block lasts; rings from its beginning on are remembered."""
+        """Listen to a topic for as long as the block lasts; rings are remembered from its start."""
         ear = self._ear_of(asyncio.get_running_loop())
         with self._wakeups.listen(_key(topic)) as waiter:
             await ear.open()
             yield waiter
 
     async def close(self) -> None:
-        """Take the pipes away and let go of everybody else's; idempotent."""
+        """Remove our pipes and close those of other processes; idempotent."""
         await asyncio.to_thread(self.leave())
 
     def leave(self) -> Callable[[], None]:
-        """Listen no more, from now on; what is returned takes the files away, in any thread."""
+        """Stop listening at once. The returned function removes the files; it may be called in any thread."""
         self.wake_everybody_here()
         ears = list(self._ears.values())
         self._ears.clear()
@@ -95,12 +95,12 @@ class Doorbell:
         for ear in ears:
             ear.remove()
         with contextlib.suppress(OSError):
-            # Only an empty folder goes: others may be listening.
+            # Only an empty folder is removed, because other processes may be listening.
             self._folder.rmdir()
 
 
 class _Ear:
-    """The pipe on which one event loop hears other processes, `instead_of` those of loops that are over."""
+    """The pipe on which one event loop hears other processes; it replaces those of closed loops, `instead_of`."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Ear:
         self._rest = b""
 
     async def open(self) -> None:
-        """Make the pipe, once; a system that cannot is deaf and leaves its listeners to look by themselves."""
+        """Create the pipe, once. Where that is impossible, listeners have to look by themselves."""
         if self._tried:
             return
         async with self._opening:
@@ -134,7 +134,7 @@ class _Ear:
                     self._loop.add_reader(self._fd, self._hear)
 
     def stop_reading(self) -> None:
-        """Take the pipe out of its event loop, whichever thread this is."""
+        """Remove the pipe from its event loop, from whichever thread."""
         if self._fd is None or self._loop.is_closed():
             return
         if self._loop is asyncio.get_running_loop():
@@ -143,7 +143,7 @@ class _Ear:
             self._loop.call_soon_threadsafe(self._loop.remove_reader, self._fd)
 
     def remove(self) -> None:
-        """Take the pipe away, for good."""
+        """Remove the pipe for good."""
         with self._files:
             self._removed = True
             self._drop()
@@ -160,9 +160,9 @@ class _Ear:
         self._instead_of = ()
         if not hasattr(os, "mkfifo"):
             return
-        # A task that was cancelled while it waited for this leaves the thread at it, and the next one begins another.
+        # A task cancelled while waiting for this leaves its thread running, and the next task starts another thread.
         with self._files:
-            # Whoever leaves last takes the folder away, perhaps between two lines of this.
+            # The last process to leave removes the folder, possibly between two lines of this.
             for _ in range(MAKING_TRIES):
                 if self._fd is not None or self._removed:
                     return
@@ -173,9 +173,10 @@ class _Ear:
             self._folder.mkdir(exist_ok=True)
             _sweep(self._folder)
             os.mkfifo(making)
-            # Open for both, so that the pipe never ends when the last ringer leaves.
+            # Open for reading and writing, so that the pipe does not end when the last ringer leaves.
             self._fd = os.open(making, os.O_RDWR | os.O_NONBLOCK)
-            # Under its real name only now: a pipe that nobody has open looks like one left by a dead process.
+            # It gets its real name only now, because a pipe that no process has open looks like one left by a dead
+            # process.
             making.rename(self._folder / self.name)
         except OSError:
             _unlink(making)
@@ -191,7 +192,7 @@ class _Ear:
 
 
 class _Others:
-    """The pipes of all who listen elsewhere, kept open and looked up again when the folder changed."""
+    """The pipes of all other listeners, kept open and listed again when the folder has changed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -201,17 +202,17 @@ class _Others:
         self._listed_at: int | None = None
 
     def ignore(self, name: str) -> None:
-        """Never ring this one: its listeners are woken directly."""
+        """Never ring this pipe: its listeners are woken directly."""
         self._own.add(name)
 
     def are_there(self) -> bool:
-        """Whether anybody listens elsewhere, as far as the folder says now."""
+        """Whether anybody listens elsewhere, according to the folder's present contents."""
         with self._lock:
             self._look_around()
             return bool(self._bells)
 
     def ring(self, keys: Iterable[str]) -> None:
-        """Ring those who were there at the last look."""
+        """Ring the listeners found at the last look."""
         lines = "".join(f"{key}\n" for key in keys).encode("ascii")
         with self._lock:
             for name, fd in list(self._bells.items()):
@@ -244,7 +245,7 @@ class _Others:
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as problem:
             if problem.errno == errno.ENXIO:
-                # Nobody has it open for reading: its process died.
+                # No process has it open for reading: its owner died.
                 _unlink(path)
             return
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
@@ -258,7 +259,7 @@ class _Others:
             for start in range(0, len(lines), size):
                 os.write(fd, lines[start : start + size])
         except BlockingIOError:
-            # Full: its owner has enough to wake up for, and knows that a crowded pipe may have lost some.
+            # The pipe is full. Its owner is about to wake up anyway, and knows that a crowded pipe may have lost lines.
             return
         except OSError:
             self._forget(name)
@@ -269,7 +270,7 @@ class _Others:
 
 
 def _key(topic: str) -> str:
-    """A topic in few letters, so that a line never has to be written in two pieces; a collision wakes for nothing."""
+    """A topic's short hash, so that a line is never written in two pieces. A collision causes a needless wake-up."""
     return hashlib.blake2b(topic.encode(), digest_size=8).hexdigest()
 
 
@@ -283,7 +284,7 @@ def _drain(fd: int) -> Iterator[bytes]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove pipes whose maker died before it finished them."""
+    """Remove pipes whose creator died before finishing them."""
     for path in folder.glob(f"*{UNFINISHED}"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:

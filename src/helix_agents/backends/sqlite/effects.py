@@ -37,7 +37,7 @@ def find_effect(connection: Connection, namespace: str, session_id: SessionId, c
 
 
 def save_effect(connection: Connection, namespace: str, effect: Effect) -> None:
-    """Store an entry as it stands now."""
+    """Store an entry in its present form."""
     connection.execute(
         "INSERT INTO __agents_effects (namespace, session_id, tool_call_id, state, body) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (namespace, session_id, tool_call_id) DO UPDATE SET state = excluded.state, body = excluded.body",
@@ -57,12 +57,12 @@ def forget_effects(
 
 
 def forget_every_effect(connection: Connection, namespace: str, session_id: SessionId) -> None:
-    """Remove a session's entries: what they say is left behind, and their calls' ids may come again."""
+    """Remove all of a session's entries: they belong to the abandoned history, and their call ids may come again."""
     connection.execute("DELETE FROM __agents_effects WHERE namespace = ? AND session_id = ?", (namespace, session_id))
 
 
 class SQLiteEffects(Facet):
-    """Tools that must not run twice."""
+    """The ledger of tool calls that must not run twice."""
 
     async def begin_effect(self, request: BeginEffect) -> EffectOutcome:
         check_effect(request)

@@ -1,4 +1,4 @@
-"""Entries in SQLite: the store of the state capabilities, in the same file as the sessions."""
+"""Entries in SQLite: the store behind the state capabilities, in the same file as the sessions."""
 
 import asyncio
 import threading
@@ -90,7 +90,7 @@ class SQLiteEntryStore(Part[Database]):
                     return answer
             head = find_head(connection, self._namespace)
             revision = next_revision(request.changes, head.revision if head is not None else 0)
-            # Whatever is refused is refused before the first write, so that a group of writers goes on without it.
+            # Every refusal happens before the first write, so the rest of a group of writes continues without this one.
             plan = plan_transaction(request, rows, revision=revision, now=now)
             head = head or make_head(connection, self._namespace)
             write_plan(connection, self._namespace, plan)
@@ -199,7 +199,7 @@ class SQLiteEntryStore(Part[Database]):
             )
             reached = max(last, after)
             if len(rows) > limit:
-                # A transaction is told whole: what is cut off goes to the next page, unless it alone fills this one.
+                # A page never splits a transaction: the cut one moves to the next page, unless it alone fills this one.
                 reached = rows[limit][0] - 1
                 if reached < rows[0][0]:
                     reached = rows[0][0]
@@ -222,7 +222,8 @@ class SQLiteEntryStore(Part[Database]):
         return await self._db.read(work)
 
     async def prune_events(self, *, before_ms: int, keep: int) -> int:
-        # Looking goes through much of the log, and most of the time nothing is due: writers do not wait for that.
+        # The search scans much of the log and usually finds nothing due, so it runs as a read, without delaying
+        # writers.
         head, up_to = await self._db.read(lambda connection: self._due(connection, before_ms, keep))
         if head is None or up_to <= head.compacted:
             return head.compacted if head is not None else 0
@@ -240,12 +241,13 @@ class SQLiteEntryStore(Part[Database]):
         return await self._db.write(work)
 
     def _due(self, connection: Connection, before_ms: int, keep: int) -> tuple[Head | None, int]:
-        """The head, and the revision up to which announced changes are too old or too many."""
+        """The head, and the revision up to which events are too old or too many."""
         crowded = connection.one(
             "SELECT revision FROM __agents_entry_events WHERE namespace = ? ORDER BY revision DESC LIMIT 1 OFFSET ?",
             (self._namespace, keep),
         )
-        # From the oldest on, of which few are left, and not (by the `+`) through all that are young.
+        # Start at the oldest event, because few old ones are left. The `+` keeps SQLite from going through all the
+        # young ones.
         young = connection.one(
             "SELECT revision FROM __agents_entry_events WHERE namespace = ? AND +at >= ? ORDER BY revision LIMIT 1",
             (self._namespace, before_ms),
@@ -312,7 +314,7 @@ class SQLiteEntryStore(Part[Database]):
 
 
 class _SQLiteDump:
-    """A connection of its own, on whose one read transaction later writes have no effect."""
+    """A dump on a connection of its own, whose single read transaction never sees later writes."""
 
     def __init__(self, database: Database, namespace: str, scopes: tuple[str, ...]) -> None:
         self._namespace = namespace
@@ -326,7 +328,7 @@ class _SQLiteDump:
         self.revision = head.revision if head is not None else 0
 
     def close(self) -> None:
-        """Let go of the connection. A task that was cancelled may have left a thread reading from it."""
+        """Close the connection. A cancelled task may have left a thread reading from it."""
         self._connection.interrupt()
         with self._reading:
             self._connection.close()

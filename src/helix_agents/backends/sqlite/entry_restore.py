@@ -21,12 +21,12 @@ from helix_agents.domain.entry_plan import Plan, plan_changes
 from helix_agents.domain.entry_restore import restore_key
 from helix_agents.domain.records import decode, encode
 
-# A marker row, so that a backup of nothing is told from nothing staged.
+# A marker row tells a staged backup of nothing from nothing staged.
 _BEGUN = ("", "", 0)
 
 
 def stage(connection: Connection, namespace: str, restore_id: str, rows: Sequence[Entry]) -> None:
-    """Lay rows aside."""
+    """Stage rows for a restore."""
     connection.execute_many(
         "INSERT OR REPLACE INTO __agents_entry_staging (namespace, restore_id, scope, key, version, body)"
         " VALUES (?, ?, ?, ?, ?, ?)",
@@ -38,7 +38,7 @@ def stage(connection: Connection, namespace: str, restore_id: str, rows: Sequenc
 
 
 def discard(connection: Connection, namespace: str, restore_id: str | None) -> None:
-    """Let go of what was staged."""
+    """Drop the staged rows."""
     connection.execute(
         "DELETE FROM __agents_entry_staging WHERE namespace = ? AND restore_id = coalesce(?, restore_id)",
         (namespace, restore_id),
@@ -80,7 +80,7 @@ def restore(connection: Connection, namespace: str, request: RestoreEntries, now
 
 
 def _keys(connection: Connection, namespace: str, restore_id: str, scope: str) -> Iterator[tuple[str, list[Entry]]]:
-    """Every staged key with its versions in order, and then every key that is there and was not staged."""
+    """Every staged key with its versions in order, then every existing key that was not staged."""
     living = connection.all("SELECT key FROM __agents_entries WHERE namespace = ? AND scope = ?", (namespace, scope))
     gone = {row[0] for row in living}
     staged = connection.each(

@@ -1,4 +1,4 @@
-"""Rows of entries in SQLite: looking them up, and writing what a plan says."""
+"""Rows of entries in SQLite: looking them up, and writing what a plan contains."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _ids = RandomIds()
 
 
 def find_head(connection: Connection, namespace: str) -> Head | None:
-    """Where the namespace stands; None before its first write."""
+    """The namespace's head; None before its first write."""
     row = connection.one(
         "SELECT store_id, revision, compacted, epoch, audit_seq, audit_hash FROM __agents_entry_heads"
         " WHERE namespace = ?",
@@ -26,7 +26,7 @@ def find_head(connection: Connection, namespace: str) -> Head | None:
 
 
 def make_head(connection: Connection, namespace: str) -> Head:
-    """Where the namespace stands, which begins here if it has not yet."""
+    """The namespace's head, created here if there is none yet."""
     head = find_head(connection, namespace)
     if head is None:
         store_id = _ids.new("store")
@@ -49,7 +49,7 @@ def save_head(connection: Connection, namespace: str, head: Head) -> None:
 
 
 class SQLiteRows:
-    """What a plan asks, within one transaction."""
+    """The lookups a plan makes, within one transaction."""
 
     def __init__(self, connection: Connection, namespace: str) -> None:
         self._connection = connection
@@ -157,7 +157,7 @@ def save_usage(connection: Connection, namespace: str, usage: ScopeUsage) -> Non
 def append_audit(
     connection: Connection, namespace: str, head: Head, entries: Sequence[dict[str, JSON]], revision: int
 ) -> Head:
-    """Chain entries to the audit log; answers the head that now has to be saved."""
+    """Append entries to the chained audit log; returns the new head, which the caller has to save."""
     for entry in entries:
         row = next_row(head.audit_seq, head.audit_hash, entry_text({**entry, "revision": revision}))
         connection.execute(
@@ -178,7 +178,7 @@ def write_session_entries(
     mark: int,
     now: int,
 ) -> None:
-    """Let a session's changes, and lines for the audit log, ride in the commit of its step."""
+    """Write a session's changes, and lines for the audit log, within the commit of its step."""
     head = make_head(connection, namespace)
     revision = next_revision(changes, head.revision)
     rows = SQLiteRows(connection, namespace)
@@ -195,7 +195,7 @@ def write_session_entries(
 def rewind_session_entries(
     connection: Connection, namespace: str, session_id: SessionId, *, to: int, mark: int, now: int
 ) -> None:
-    """Give a session's entries the values they had at an earlier version of it, as new versions."""
+    """Restore a session's entries to the values of one of its earlier versions, as new versions."""
     scope = session_scope(session_id)
     known = connection.all(
         f"SELECT {ENTRY} FROM __agents_entries WHERE namespace = ?1 AND scope = ?2"
@@ -208,7 +208,7 @@ def rewind_session_entries(
 
 
 def delete_session_entries(connection: Connection, namespace: str, session_id: SessionId) -> None:
-    """Destroy what a session kept."""
+    """Destroy all entries of a session."""
     _erase(connection, namespace, session_scope(session_id))
 
 

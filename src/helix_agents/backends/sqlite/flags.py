@@ -11,7 +11,7 @@ from helix_agents.domain.flags import raised
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.sessions import InterruptFlag, InterruptOutcome, InterruptSet, NothingRunning, StopKind
 
-# The doorbell wakes a waiter at once; looking this often, in seconds, is for the case that it could not ring.
+# The doorbell wakes a waiter at once. Looking this often, in seconds, covers the case that it could not ring.
 LOOK_AGAIN = 0.5
 _AIMED = (
     "SELECT f.run_id, f.kind, f.reason, f.set_at FROM __agents_sessions s LEFT JOIN __agents_interrupt_flags f"
@@ -44,7 +44,7 @@ def drop_flag(connection: Connection, namespace: str, session_id: SessionId, run
 
 
 def flag_topic(namespace: str, session_id: SessionId) -> str:
-    """What the doorbell calls when a session's flag was set."""
+    """The doorbell's topic for a session whose flag was set."""
     return f"flag/{namespace}/{session_id}"
 
 
@@ -57,14 +57,19 @@ class SQLiteFlags(Facet):
     """Durable stop requests."""
 
     async def set_interrupt_flag(
-        self, session_id: SessionId, reason: str | None = None, *, kind: StopKind = "interrupt"
+        self,
+        session_id: SessionId,
+        reason: str | None = None,
+        *,
+        kind: StopKind = "interrupt",
+        run_id: RunId | None = None,
     ) -> InterruptOutcome:
         check_stop(reason, kind)
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> InterruptOutcome:
             row = load_session(connection, self._namespace, session_id)
-            if row.run_id is None or not row.running:
+            if row.run_id is None or not row.running or run_id not in (None, row.run_id):
                 return NothingRunning()
             flag = raised(read_flag(connection, self._namespace, session_id), row.run_id, kind, reason, now)
             if flag is not None:

@@ -1,4 +1,4 @@
-"""Threads that own a connection each: one that writes, grouping commits, and one that reads what takes long."""
+"""Threads that each own a connection: one that writes, grouping commits, and one for long reads."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 MAX_GROUP = 256
 LOOK_AGAIN_SECONDS = 0.1
-"""So long it is taken for granted that the file is still where it was."""
+"""How long a check that the file is still in place remains valid."""
 
 
 class Job:
@@ -48,23 +48,23 @@ class Job:
         self._unclaimed = [None]
 
     def begin(self) -> bool:
-        """Whether the thread is to do the work; not when whoever asked has given up before."""
+        """Claim the job for the thread; False if the caller has given up before."""
         self.begun = self.begun or self._claim()
         return self.begun
 
     def give_up(self) -> bool:
-        """Have the work not done; False when it was begun."""
+        """Withdraw the job; False if it has already started."""
         return self._claim()
 
     async def outlast(self) -> None:
-        """Wait until the work is done, whatever becomes of it and however often the task is cancelled meanwhile."""
+        """Wait until the work is finished, whatever its outcome and however often the task is cancelled meanwhile."""
         while not self.answered:
             self.future = asyncio.get_running_loop().create_future()
             with contextlib.suppress(Exception, asyncio.CancelledError):
                 await self.future
 
     def _claim(self) -> bool:
-        # Of two threads that pop, one gets it.
+        # If two threads pop, only one of them succeeds.
         try:
             self._unclaimed.pop()
         except IndexError:
@@ -82,7 +82,7 @@ class Job:
 
 
 class Lane:
-    """A thread with one connection that works off a queue, in order."""
+    """A thread with one connection that works through a queue in order."""
 
     outlasts = False
 
@@ -98,10 +98,10 @@ class Lane:
         self._thread.start()
 
     async def do(self, work: Callable[[Connection], T], *, transaction: bool = True, synced: bool = True) -> T:
-        """Run the work in the thread, in a transaction unless told not to; what it raises is raised here.
+        """Run the work in the thread, in a transaction unless told not to; its exceptions are raised here.
 
-        Whoever is cancelled leaves work that was not begun undone.
-        What is not `synced` survives the process, but reaches the disk only with the next commit that is.
+        If the caller is cancelled before the work has started, the work is not done. Work that is not `synced` survives
+        the process, but reaches the disk only with the next commit that is.
         """
         if self._closed:
             raise StoreClosedError(self._store)
@@ -117,7 +117,7 @@ class Lane:
             raise
 
     def end(self) -> None:
-        """Have the thread finish what is queued and end; `join` waits for that."""
+        """Let the thread finish the queued jobs and end; `join` waits for that."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -127,11 +127,11 @@ class Lane:
         self._thread.join()
 
     def let_go(self) -> None:
-        """Let go of what tasks were told through; they are told what comes late all the same."""
+        """Close the mailboxes; late answers still reach their tasks."""
         self._mailboxes.close()
 
     def disown(self, store: str) -> None:
-        """Refuse all further work: this process is a fork, and the thread stayed behind."""
+        """Refuse all further work: this process is a fork, and the thread stayed behind in the parent."""
         self._store = store
         self._closed = True
 
@@ -152,12 +152,12 @@ class Lane:
                 break
         if self._connection is not None:
             self._connection.close()
-        # In this order a job that another event loop queues now is refused here or by whoever queued it.
+        # In this order, a job that another event loop queues now is refused either here or by its caller.
         self._ended = True
         self._refuse_queued()
 
     def _refuse_queued(self) -> None:
-        """Tell whoever came too late; callable from any thread."""
+        """Refuse jobs that came too late; callable from any thread."""
         late: list[Job] = []
         with contextlib.suppress(Empty):
             while True:
@@ -177,7 +177,7 @@ class Lane:
         return self._connection
 
     def _alone(self, job: Job, begin: str) -> None:
-        """One job in a transaction of its own, or in none."""
+        """Run one job in its own transaction, or in none."""
         job.problem = None
         try:
             connection = self._connected()
@@ -198,14 +198,14 @@ class Lane:
         connection.topics.clear()
 
     def _follow_up(self) -> None:
-        """What is left to do once those who asked are answered."""
+        """Do what is left once the callers have their answers."""
 
     def _roll_back(self) -> None:
         if self._connection is not None:
             self._connection.roll_back()
 
     def _told(self, problem: BaseException) -> BaseException:
-        """The problem in the words of the domain."""
+        """The problem as an error of the domain."""
         if not isinstance(problem, UNTOLD):
             return problem
         told = meaning(problem, self._store)
@@ -214,12 +214,12 @@ class Lane:
 
 
 class WriteLane(Lane):
-    """The lane that writes: what is queued at one moment shares one transaction and one sync to disk.
+    """The lane that writes: jobs queued at the same moment share one transaction and one sync to disk.
 
-    A job that fails before it changed anything leaves the group as it is. If one fails later, or SQLite gave the whole
-    transaction up for it, the group is undone and each job runs again alone, so no job ever depends on its neighbours.
-    A task that is cancelled in the middle of its job waits for the commit first: whoever looks afterwards sees what
-    became of it.
+    A job that fails before it changed anything leaves the group intact. If one fails later, or makes SQLite abandon the
+    whole transaction, the group is undone and each job runs again alone, so no job ever depends on its neighbours. A
+    task that is cancelled in the middle of its job waits for the commit first, so that a look afterwards sees the
+    outcome.
     """
 
     outlasts = True
@@ -242,7 +242,7 @@ class WriteLane(Lane):
 
     def _connected(self) -> Connection:
         connection = super()._connected()
-        # One that is gone takes whatever is written. Who writes all the time need not look each time.
+        # A deleted file still accepts writes, so look for it. A busy writer need not look each time.
         if (now := time.monotonic()) >= self._look_at:
             self._look_for_files(connection)
             self._look_at = now + LOOK_AGAIN_SECONDS
@@ -254,13 +254,13 @@ class WriteLane(Lane):
         except StoreReplacedError:
             was_gone, self.is_gone = self.is_gone, True
             if not was_gone:
-                # Nothing that anybody waits for here will come.
+                # Nothing that tasks here wait for will ever arrive.
                 self._ring_all()
             raise
         self.is_gone = False
 
     async def check_files(self) -> None:
-        """Look for the files now.
+        """Check the files now.
 
         Raises:
             StoreReplacedError: one was deleted, moved or replaced.
@@ -271,11 +271,11 @@ class WriteLane(Lane):
         if len(jobs) > 1 and all(job.transaction for job in jobs) and self._together(jobs):
             return
         for job in jobs:
-            # IMMEDIATE takes the write lock before reading, so compare and swap see one state.
+            # IMMEDIATE takes the write lock before reading, so compare and swap see the same state.
             self._alone(job, "BEGIN IMMEDIATE")
 
     def _together(self, jobs: list[Job]) -> bool:
-        """All jobs in one transaction; False when each has to be tried alone."""
+        """Run all jobs in one transaction; False if each has to be tried alone."""
         working = False
         try:
             connection = self._connected()
@@ -289,7 +289,8 @@ class WriteLane(Lane):
                 try:
                     job.result = job.work(connection)
                 except Exception as problem:
-                    # On a full disk and the like SQLite undoes the transaction: what follows would be in none.
+                    # On a full disk and the like, SQLite undoes the transaction, so later jobs would run outside of
+                    # any.
                     if connection.raw.total_changes() != before or not connection.raw.in_transaction:
                         raise
                     job.problem = self._told(problem)
@@ -298,8 +299,9 @@ class WriteLane(Lane):
         except BaseException as problem:
             self._roll_back()
             for job in jobs:
-                # What could not begin is over for all of them, who need not wait for the same lock one after the other.
-                # Nobody knows whether a commit that failed took place, so what was in it must not be tried again.
+                # If the transaction could not begin, all jobs fail at once rather than waiting for the same lock one
+                # after the other. If the commit failed, it may have taken place all the same, so its jobs must not be
+                # tried again.
                 job.problem = None if working else self._told(problem)
             return not working
         self._committed(connection)
@@ -310,7 +312,7 @@ class WriteLane(Lane):
         connection.topics.clear()
 
     def _follow_up(self) -> None:
-        """Tell others what has changed; then see to the log."""
+        """Announce what has changed, then maintain the log."""
         if self._rung:
             topics, self._rung = self._rung, set()
             self._ring(topics)
@@ -324,7 +326,7 @@ class WriteLane(Lane):
 
 
 def _answer(jobs: list[Job]) -> None:
-    """Tell the waiting tasks; each event loop wakes once, however many jobs were grouped."""
+    """Answer the waiting tasks; each event loop wakes once, however many jobs were grouped."""
     if len(jobs) == 1:
         jobs[0].mailbox.post(jobs)
         return

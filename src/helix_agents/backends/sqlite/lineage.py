@@ -10,7 +10,7 @@ from helix_agents.domain.messages import StoredMessage
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes
 
-# A state smaller than this is not worth materialising: replaying it costs less than reading a second copy.
+# A state smaller than this is not worth materialising: replaying its writes costs less than reading a second copy.
 SMALLEST_BASE = 8192
 _LOW = 0xFFFFFFFF
 _SPAN = """
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 
 def load_segment(connection: Connection, segment: int) -> Segment:
-    """A segment that something refers to."""
+    """A segment that is known to exist."""
     row = connection.one(
         "SELECT segment, session_id, owned, parent, message_boundary, state_boundary FROM __agents_segments"
         " WHERE segment = ?",
@@ -55,7 +55,8 @@ def new_segment(
         above = load_segment(connection, parent)
         if message_boundary > above.message_boundary or state_boundary > above.state_boundary:
             break
-        # Nothing of this parent is seen: hang below the one that owns the boundary, so chains stay short.
+        # This parent contributes nothing: attach to the segment that owns the boundary instead, so that chains stay
+        # short.
         parent = above.parent
     connection.execute(
         "INSERT INTO __agents_segments (namespace, session_id, parent, message_boundary, state_boundary)"
@@ -80,13 +81,13 @@ def read_messages(connection: Connection, segment: int, first: int, last: int) -
 
 
 def _read_span(connection: Connection, low: int, high: int) -> list[StoredMessage]:
-    """The messages between two keys. SQLite writes them as one JSON document, which costs far less than row by row."""
+    """The messages between two keys. SQLite returns them as one JSON document, which costs far less than row by row."""
     row = connection.one(_SPAN, (low, high))
     return decode(f"[{row[0]}]", list[StoredMessage]) if row is not None and row[0] is not None else []
 
 
 def append_messages(connection: Connection, row: SessionHead, bodies: Sequence[str], now: int) -> None:
-    """Append encoded messages to the session; the row's count moves on."""
+    """Append encoded messages to the session and advance the row's count."""
     key = row.segment << 32 | row.message_count
     connection.execute_many(
         "INSERT INTO __agents_messages (id, session_id, created_at, body) VALUES (?, ?, ?, ?)",
@@ -119,7 +120,7 @@ def load_custom_state(connection: Connection, segment: int, count: int) -> dict[
 
 
 def log_writes(connection: Connection, row: SessionHead, text: str) -> None:
-    """Log encoded state writes; the row's count and sizes move on."""
+    """Log encoded state writes and advance the row's count and sizes."""
     row.state_count += 1
     row.state_since_bytes += len(text)
     connection.execute(
@@ -133,7 +134,7 @@ def outweighs(row: SessionHead) -> bool:
 
 
 def materialise(connection: Connection, row: SessionHead, state: dict[str, JSON]) -> None:
-    """Keep a copy of the state beside its latest write, so that nobody has to go back further."""
+    """Keep a copy of the state beside its latest write, so that readers need not go back further."""
     text = encode(state).decode()
     connection.execute(
         "UPDATE __agents_state_log SET base = ? WHERE id = ?", (text, row.segment << 32 | row.state_count)
@@ -151,12 +152,12 @@ def start_state(connection: Connection, row: SessionHead, state: dict[str, JSON]
 
 
 def release_segments(connection: Connection, namespace: str, session_id: str) -> None:
-    """Give up a deleted session's history, but for what branches still see."""
+    """Release a deleted session's history, except for what branches still see."""
     owned = connection.all(
         "UPDATE __agents_segments SET owned = 0 WHERE namespace = ? AND session_id = ? AND owned = 1 RETURNING segment",
         (namespace, session_id),
     )
-    # Parents were made before their children, so that each is looked at once, when all below it are done.
+    # Parents are older than their children, so taking the newest first visits each segment once, after all below it.
     ahead = [-row[0] for row in owned]
     heapify(ahead)
     last: int | None = None
@@ -171,7 +172,7 @@ def release_segments(connection: Connection, namespace: str, session_id: str) ->
 
 
 def _trim(connection: Connection, segment: int) -> int | None:
-    """Erase what no segment can see any more of one that nobody owns; answers the parent that it held something of."""
+    """Erase what no segment can see any more of an ownerless one; returns its parent, if it has one."""
     row = connection.one("SELECT owned, parent FROM __agents_segments WHERE segment = ?", (segment,))
     if row is None or row[0]:
         return None
@@ -186,7 +187,7 @@ def _trim(connection: Connection, segment: int) -> int | None:
             f"DELETE FROM __agents_{table} WHERE id BETWEEN ? AND ?", (segment << 32 | first, segment << 32 | _LOW)
         )
     if branches:
-        # It lives on for them, and holds no more of its parents than they see.
+        # It lives on for its branches, and keeps no more of its parents than they see.
         connection.execute(
             "UPDATE __agents_segments SET message_boundary = min(message_boundary, ?),"
             " state_boundary = min(state_boundary, ?) WHERE segment = ?",

@@ -1,7 +1,7 @@
 """Locks in SQLite: one row per key, whose token only grows.
 
-Rows of keys that nobody asks for any more go. The highest of their tokens stays, as that of a key that no lock can
-have, and whoever asks for one of those keys later gets a higher one.
+Rows of keys that are no longer in use are removed. The highest of their tokens is kept under a key that no lock can
+have, so a later lock on one of those keys gets a higher token.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from helix_agents.domain.locks import FORGOTTEN_AFTER_MS, Lock
 from helix_agents.ports.clock import Clock, IdSource
 from helix_agents.system import RandomIds, SystemClock
 
-# The doorbell wakes a waiter when a lock is released; leases that run out ring no bell.
+# The doorbell wakes a waiter when a lock is released; expired leases ring no bell.
 LOOK_AGAIN = 0.5
-# What is released has run out, too.
+# A released lock counts as expired.
 _OLD = "namespace = ? AND key <> '' AND expires_at < ?"
 
 
@@ -83,7 +83,7 @@ class SQLiteLockManager(Part[Database]):
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> Lock | None:
-            # A row is kept when its lock is free, so that the next token is higher than any before.
+            # The row is kept while its lock is free, so that the next token is higher than any before.
             row = connection.one(
                 "INSERT INTO __agents_locks AS held (namespace, key, token, owner, expires_at)"
                 " VALUES (?1, ?2,"
@@ -98,7 +98,7 @@ class SQLiteLockManager(Part[Database]):
         return await self._db.write(work)
 
     async def _forget_old_ones(self) -> None:
-        """Let go of locks that nobody has held for long, now and then."""
+        """Now and then, forget locks that nobody has held for a long time."""
         now = self._clock.now_ms()
         if now - self._looked_at < FORGOTTEN_AFTER_MS:
             return

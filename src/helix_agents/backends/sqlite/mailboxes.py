@@ -1,7 +1,7 @@
-"""What a thread has done on its way to the tasks that wait for it: an event loop wakes once, however much has come.
+"""Carries answers from a thread to the tasks that wait for them: an event loop wakes once, however many have come.
 
-A loop has a pipe of its own to be woken through, which takes several system calls and an exception each time. A counter
-of the kernel takes one call on each side; every step of every agent waits for its commit here.
+An event loop has its own pipe to be woken through, which takes several system calls and an exception each time. A
+kernel counter takes one call on each side, which matters because every step of every agent waits for its commit here.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from typing import Protocol
 
 
 class Letter(Protocol):
-    """Something done, whose task is told by `answer`, in its own event loop."""
+    """A finished piece of work; `answer`, called in the task's own event loop, tells the task."""
 
     def answer(self) -> None: ...
 
 
 class Mailbox:
-    """What is on its way to one event loop, in whose thread this is made; `post` may be called from any."""
+    """Answers on their way to one event loop. Created in that loop's thread; `post` may be called from any."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._letters: deque[Letter] = deque()
-        # Who posts holds it, so that nobody writes into a counter that is closed, and a file of others by then.
+        # Held while posting, so that no thread writes to a closed counter, whose number may be another file's by then.
         self._door = threading.Lock()
         self._counter = _counted(loop, self._empty)
 
     def post(self, letters: Sequence[Letter]) -> None:
-        """Have these answered in the loop; for a loop that is closed nobody waits any more."""
+        """Have these answered in the loop; if the loop is closed, no task waits any more."""
         with self._door:
             self._letters.extend(letters)
             if self._counter is not None:
@@ -40,7 +40,7 @@ class Mailbox:
             self._loop.call_soon_threadsafe(self._empty)
 
     def close(self) -> None:
-        """Let go of the counter, after what has come; what comes later takes the loop's own way."""
+        """Close the counter after delivering what has arrived; later answers use the loop's own way."""
         with self._door:
             counter, self._counter = self._counter, None
         if counter is None:
@@ -59,18 +59,18 @@ class Mailbox:
         self._empty()
 
     def _empty(self) -> None:
-        # Another thread may close this now; the counter itself is put away in this one.
+        # Another thread may close the mailbox now, but the counter itself is only closed in this thread.
         counter = self._counter
         if counter is not None:
             with suppress(BlockingIOError):
                 os.eventfd_read(counter)
-        # Whoever posts from now on rings again.
+        # Posts from now on ring again.
         while self._letters:
             self._letters.popleft().answer()
 
 
 class Mailboxes:
-    """The mailboxes of those event loops that ask one thread for something."""
+    """The mailboxes of the event loops that use one thread."""
 
     def __init__(self) -> None:
         self._by_loop: dict[asyncio.AbstractEventLoop, Mailbox] = {}
@@ -88,13 +88,13 @@ class Mailboxes:
         return box
 
     def close(self) -> None:
-        """Let go of all of them."""
+        """Close all of them."""
         while self._by_loop:
             self._by_loop.popitem()[1].close()
 
 
 def _counted(loop: asyncio.AbstractEventLoop, when_rung: Callable[[], None]) -> int | None:
-    """A counter that wakes the loop; None where the system has none, or none left, or the loop cannot watch it."""
+    """A counter that wakes the loop; None if the system offers none, has none left, or the loop cannot watch it."""
     if not hasattr(os, "eventfd"):
         return None
     try:

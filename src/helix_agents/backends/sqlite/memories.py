@@ -196,12 +196,12 @@ class SQLiteMemoryStore(Part[Database]):
 
         def work(connection: Connection) -> tuple[NearMemory, ...]:
             if not any(vector):
-                # Nothing has a direction in common with it.
+                # A zero vector has no direction, so it is similar to nothing.
                 rows = connection.all(f"SELECT {_OF} {rows_of} ORDER BY m.updated_at DESC LIMIT ?", (*asked, limit))
                 return tuple(NearMemory(memory=memory_of(row), similarity=0.0) for row in rows)
             if compares_in_c(connection):
                 rows = connection.all(
-                    # A vector of zeros has no distance to anything.
+                    # The distance to a zero vector is NULL.
                     f"SELECT {_OF}, 1 - coalesce(vec_distance_cosine(v.vector, ?), 1) AS near {rows_of}"
                     " ORDER BY near DESC, m.updated_at DESC, m.id DESC LIMIT ?",
                     (vector, *asked, limit),
@@ -242,7 +242,7 @@ class SQLiteMemoryStore(Part[Database]):
         conditions = "" if before_ms is None else " AND updated_at < ?"
         conditions += "" if after is None else " AND (entity, id) > (?, ?)"
         more: list[Value] = [*(() if before_ms is None else (before_ms,)), *(after or ())]
-        # Each of the three is a range of the index.
+        # Each of the three conditions is a range of the index.
         others = () if embedder is None else ("embedded_by > '' AND embedded_by < ?", "embedded_by > ?")
         parts: list[str] = []
         values: list[Value] = []
@@ -260,7 +260,7 @@ class SQLiteMemoryStore(Part[Database]):
         )
 
     def _put(self, connection: Connection, key: int, memory: MemoryRecord) -> None:
-        """Put a changed memory in its place; another one may have the same text by now."""
+        """Replace a memory with its changed version; another one may have the same text by now."""
         digest = digest_of(memory.text)
         other = connection.one(
             "SELECT 1 FROM __agents_memories"
@@ -291,7 +291,7 @@ class SQLiteMemoryStore(Part[Database]):
         values: list[Value] = [self._namespace, entity]
         for column, wanted in (("source", sources), ("id", ids)):
             if wanted is not None:
-                # A statement has only so many places for values.
+                # A statement can only bind a limited number of values.
                 where += f" AND m.{column} IN (SELECT value FROM json_each(?))"
                 values.append(encode(list(wanted)).decode())
         return where, tuple(values)

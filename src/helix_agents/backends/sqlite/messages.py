@@ -17,7 +17,7 @@ from helix_agents.domain.session_changes import changed
 
 T = TypeVar("T")
 
-# So many messages are read where they are asked for; more would keep the event loop waiting.
+# Up to this many messages are read in the calling thread; more would block the event loop.
 READ_INLINE = 100
 
 
@@ -67,7 +67,7 @@ class SQLiteMessages(Facet):
         return await self._read_messages(work)
 
     async def _read_messages(self, work: Callable[[Connection, int | None], T | None]) -> T:
-        """Read where they are asked for if there are not too many, which the work says with None; else elsewhere."""
+        """Read in the calling thread, or in another if the work returns None because there are too many messages."""
         found = await self._db.read_by_key(lambda connection: work(connection, READ_INLINE))
         if found is None:
             found = await self._db.read(lambda connection: work(connection, None))

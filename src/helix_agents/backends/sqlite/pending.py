@@ -35,7 +35,7 @@ def call_of(row: Row) -> PendingCall:
 
 
 def save_call(connection: Connection, namespace: str, call: PendingCall) -> None:
-    """Store a call as it stands now."""
+    """Store a call in its present form."""
     ready_at = None
     if call.state in READY:
         ready_at = call.answered_at if call.state == "answered" else call.expired_at
@@ -63,7 +63,7 @@ def save_call(connection: Connection, namespace: str, call: PendingCall) -> None
 
 
 def find_call(connection: Connection, namespace: str, session_id: SessionId, call_id: ToolCallId) -> PendingCall | None:
-    """The call, asked for at its root or at its owner."""
+    """The call, looked up by its root or its owner."""
     row = connection.one(
         "SELECT body FROM __agents_pending_calls WHERE namespace = ? AND root_session_id = ? AND tool_call_id = ?",
         (namespace, session_id, call_id),
@@ -75,7 +75,7 @@ def find_call(connection: Connection, namespace: str, session_id: SessionId, cal
 
 
 def calls_seen_from(connection: Connection, row: SessionHead) -> list[PendingCall]:
-    """A root's calls of its whole tree, or the calls a child owns."""
+    """For a root, the calls of its whole tree; for a child, the calls it owns."""
     column = "root_session_id" if row.root_session_id == row.session_id else "session_id"
     rows = connection.all(
         f"SELECT body FROM __agents_pending_calls WHERE namespace = ? AND {column} = ?", (row.namespace, row.session_id)
@@ -99,7 +99,7 @@ def calls_below(connection: Connection, row: SessionHead) -> list[PendingCall]:
 
 
 def driver_of(connection: Connection, namespace: str, session_id: SessionId, root: SessionId) -> SessionId:
-    """The session whose run drives this one: a companion that stands on its own, here or above, or else the root."""
+    """The session whose run drives this one: the nearest detached companion, itself or above, or else the root."""
     member: SessionId | None = session_id
     seen = {root}
     while member is not None and member not in seen:
@@ -115,7 +115,7 @@ def driver_of(connection: Connection, namespace: str, session_id: SessionId, roo
 
 
 def driven_calls(connection: Connection, row: SessionHead) -> Iterator[PendingCall]:
-    """The calls of a session and below it, without those of companions that are driven on their own."""
+    """The calls of a session and below it, except those of companions that are driven on their own."""
     root = row.root_session_id
     driver = driver_of(connection, row.namespace, row.session_id, root)
     for call in calls_below(connection, row):
@@ -129,7 +129,7 @@ def own_calls(connection: Connection, row: SessionHead) -> list[PendingCall]:
 
 
 def ask_calls(connection: Connection, namespace: str, calls: Iterable[PendingCall]) -> None:
-    """Let calls wait; one that waits already stays as it is."""
+    """Make calls wait; a call that waits already is unchanged."""
     for call in calls:
         existing = find_call(connection, namespace, call.root_session_id, call.tool_call_id)
         asked = ask(existing, call)
@@ -143,7 +143,7 @@ def change_calls(
     calls: Iterable[PendingCall],
     change: Callable[[PendingCall], PendingCall | None],
 ) -> list[PendingCall]:
-    """Store every call that the change applies to; gives those back."""
+    """Store every call that the change applies to, and return them."""
     done: list[PendingCall] = []
     for call in calls:
         new = change(call)
@@ -154,7 +154,7 @@ def change_calls(
 
 
 class SQLitePending(Facet):
-    """Calls that wait for somebody."""
+    """Calls that wait for an answer."""
 
     async def submit_answer(self, submission: SubmitAnswer) -> AnswerOutcome:
         check_answer(submission)

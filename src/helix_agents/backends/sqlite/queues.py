@@ -18,10 +18,10 @@ _DROP = "DELETE FROM __agents_queued_turns WHERE namespace = ? AND session_id = 
 
 
 def take_queued(connection: Connection, namespace: str, session_id: SessionId, run_id: RunId) -> None:
-    """Take the turn whose run begins from the queue.
+    """Take a turn out of the queue because its run starts.
 
     Raises:
-        QueuedTurnGoneError: it does not wait any more.
+        QueuedTurnGoneError: it no longer waits.
     """
     if connection.one(_DROP, (namespace, session_id, run_id)) is None:
         raise QueuedTurnGoneError(session_id, run_id)

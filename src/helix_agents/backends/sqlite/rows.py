@@ -1,4 +1,4 @@
-"""Rows of the sessions and runs tables, and the records they stand for."""
+"""Rows of the sessions and runs tables, and the records they represent."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -13,7 +13,7 @@ from helix_agents.domain.sessions import SessionState
 
 @dataclass(slots=True)
 class SessionHead:
-    """Where a session stands: its version, its run, and the ends of its logs. All that writing a step needs."""
+    """A session's version, run, and the ends of its logs: all that writing a step needs."""
 
     key: int
     namespace: str
@@ -108,7 +108,8 @@ def children_of(connection: Connection, namespace: str, session_id: str) -> list
         "WITH RECURSIVE below (id) AS ("
         " SELECT session_id FROM __agents_sessions WHERE namespace = ?1 AND parent_session_id = ?2"
         " UNION"
-        # A cross join keeps its order: from who was found to who is below, and not from all sessions to who was found.
+        # A cross join fixes the order: from the sessions found so far to their children, not from all sessions to those
+        # found.
         " SELECT s.session_id FROM below CROSS JOIN __agents_sessions s"
         " WHERE s.namespace = ?1 AND s.parent_session_id = below.id"
         # A session may name any parent, even one below itself.
@@ -171,7 +172,7 @@ def find_run(connection: Connection, namespace: str, run_id: str) -> RunRecord |
 
 
 def insert_run(connection: Connection, namespace: str, run: RunRecord, answered: tuple[int, int] | None) -> None:
-    """Store a new run, with what its start answers."""
+    """Store a new run, with the answer to its start."""
     values = (_output_of(run) if name == "output" else getattr(run, name) for name in RUN_FIELDS)
     connection.execute(_INSERT_RUN, (namespace, *(answered or (None, None)), *values))
 

@@ -1,7 +1,11 @@
 """Runs in SQLite, and the leases of the processes that drive them."""
 
+from functools import cached_property
+from typing import Any
+
 import msgspec
 
+from helix_agents.backends.lease_watch import LeaseWatch
 from helix_agents.backends.session_rows import RUN_COLUMNS, put_record, record_of
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
@@ -20,6 +24,7 @@ from helix_agents.domain.door import check_claim, check_run, check_run_update
 from helix_agents.domain.errors import RunAlreadyExistsError, RunNotFoundError
 from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.records import encode
 from helix_agents.domain.runs import (
     DEAD_LEASES_LAST_MS,
     Fence,
@@ -39,7 +44,7 @@ from helix_agents.domain.session_changes import changed
 
 
 def current_run(connection: Connection, row: SessionHead) -> RunRecord | None:
-    """The run that was started last, or None before the first."""
+    """The run that started last, or None before the first."""
     return find_run(connection, row.namespace, row.run_id) if row.run_id is not None else None
 
 
@@ -52,7 +57,7 @@ def next_turn(connection: Connection, row: SessionHead) -> int:
 
 
 def settle_current(connection: Connection, row: SessionHead, status: RunStatus, reason: str, now: int) -> None:
-    """End the session's current run, if it still runs, because another one takes its place."""
+    """End the session's current run, if it is still going, because another one takes its place."""
     replaced = settled(current_run(connection, row), status, reason, now)
     if replaced is not None:
         save_run(connection, row.namespace, replaced)
@@ -61,9 +66,9 @@ def settle_current(connection: Connection, row: SessionHead, status: RunStatus, 
 def make_current(
     connection: Connection, row: SessionRow, run: RunRecord, answered: tuple[int, int] | None = None
 ) -> None:
-    """Store a new run as the session's current one; no commit of it is remembered yet.
+    """Store a new run as the session's current one, with no commit remembered yet.
 
-    `answered` are the version and the message count that its start answers, now and when it is sent again.
+    `answered` holds the version and the message count that its start answers, now and when it is sent again.
     """
     insert_run(connection, row.namespace, run, answered)
     row.run_id, row.attempt, row.running = run.run_id, run.attempt, 1
@@ -72,13 +77,17 @@ def make_current(
 
 
 def store_current(connection: Connection, row: SessionHead, run: RunRecord) -> None:
-    """Store a change of the session's current run, its fence included."""
+    """Store a change to the session's current run, including its fence."""
     save_run(connection, row.namespace, run)
     row.attempt, row.running = run.attempt, int(run.status == "running")
 
 
 class SQLiteRuns(Facet):
     """The runs of a session."""
+
+    @cached_property
+    def _lease_watch(self) -> LeaseWatch:
+        return LeaseWatch()
 
     async def create_run(self, session_id: SessionId, run_id: RunId, metadata: RunMetadata | None = None) -> RunRecord:
         given = metadata or RunMetadata()
@@ -166,11 +175,12 @@ class SQLiteRuns(Facet):
 
         def work(connection: Connection) -> Lease:
             connection.execute(
-                "INSERT INTO __agents_leases (namespace, owner, expires_at) VALUES (?, ?, ?)"
-                " ON CONFLICT (namespace, owner) DO UPDATE SET expires_at = excluded.expires_at",
-                (self._namespace, lease.owner, lease.expires_at),
+                "INSERT INTO __agents_leases (namespace, owner, expires_at, ttl_ms) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (namespace, owner)"
+                " DO UPDATE SET expires_at = excluded.expires_at, ttl_ms = excluded.ttl_ms",
+                (self._namespace, lease.owner, lease.expires_at, ttl_ms),
             )
-            # There are as many rows as processes, so that this looks at a few.
+            # There are only as many rows as processes, so a scan is cheap.
             connection.execute(
                 "DELETE FROM __agents_leases WHERE namespace = ? AND expires_at < ?", (self._namespace, forgotten)
             )
@@ -179,11 +189,14 @@ class SQLiteRuns(Facet):
         return await self._db.write(work)
 
     async def find_lease(self, owner: str) -> Lease | None:
+        now = self._clock.now_ms()
         row = await self._db.look_up(
-            "SELECT expires_at FROM __agents_leases WHERE namespace = ? AND owner = ? AND expires_at > ?",
-            (self._namespace, owner, self._clock.now_ms()),
+            "SELECT owner, expires_at, ttl_ms FROM __agents_leases"
+            " WHERE namespace = ? AND owner = ? AND expires_at > ?",
+            (self._namespace, owner, now),
         )
-        return Lease(owner=owner, expires_at=row[0]) if row is not None else None
+        until = 0 if row is None else self._alive_until(row, now)
+        return Lease(owner=owner, expires_at=until) if until > now else None
 
     async def release_lease(self, owner: str) -> None:
         def work(connection: Connection) -> None:
@@ -200,18 +213,31 @@ class SQLiteRuns(Facet):
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> tuple[RunRecord, ...]:
+            ahead = connection.all(
+                "SELECT owner, expires_at, ttl_ms FROM __agents_leases WHERE namespace = ? AND expires_at - ttl_ms > ?",
+                (self._namespace, now),
+            )
+            dead = [row[0] for row in ahead if self._alive_until(row, now) <= now]
             rows = connection.all(
                 f"SELECT {RUN_COLUMNS} FROM __agents_runs r WHERE namespace = ?1 AND status = 'running'"
                 " AND NOT EXISTS (SELECT 1 FROM __agents_leases l"
-                "  WHERE l.namespace = ?1 AND l.owner = r.owner AND l.expires_at > ?2)"
+                "  WHERE l.namespace = ?1 AND l.owner = r.owner AND l.expires_at > ?2"
+                "  AND l.owner NOT IN (SELECT value FROM json_each(?6)))"
                 " AND NOT EXISTS (SELECT 1 FROM __agents_runs p"
                 "  WHERE p.namespace = ?1 AND p.run_id = r.parent_run_id AND p.status = 'running')"
                 " AND (started_at, run_id) > (?4, ?5) ORDER BY started_at, run_id LIMIT ?3",
-                (self._namespace, now, limit, *age(after)),
+                (self._namespace, now, limit, *age(after), encode(dead).decode()),
             )
             return tuple(map(run_of, rows))
 
         return await self._db.read(work)
+
+    def _alive_until(self, row: tuple[Any, ...], now: int) -> int:
+        owner, expires_at, ttl_ms = row
+        if ttl_ms is None:
+            # A process of an older version renews it, and says nothing of its length.
+            return expires_at
+        return self._lease_watch.alive_until(Lease(owner=owner, expires_at=expires_at), ttl_ms, now)
 
     async def claim_run(
         self, session_id: SessionId, fence: Fence, owner: str | None, *, known_as: KnownAs | None = None

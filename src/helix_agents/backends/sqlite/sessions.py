@@ -1,4 +1,4 @@
-"""Sessions in SQLite: made, loaded, changed, listed, deleted."""
+"""Sessions in SQLite: created, loaded, changed, listed, deleted."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ def check_new(connection: Connection, namespace: str, session_id: SessionId) -> 
     """Refuse an id that is taken.
 
     Raises:
-        SessionAlreadyExistsError: it is.
+        SessionAlreadyExistsError: the id is taken.
     """
     if connection.one(
         "SELECT 1 FROM __agents_sessions WHERE namespace = ? AND session_id = ?", (namespace, session_id)
@@ -112,7 +112,7 @@ class SQLiteSessions(Facet):
                     self._delete_row(connection, row)
 
         with contextlib.suppress(UnstorableValueError):
-            # An id that can never be is not there.
+            # An id that cannot be stored cannot exist, so there is nothing to delete.
             await self._db.write(work)
 
     async def clone_session(self, source: BranchPoint, session_id: SessionId) -> SessionState:
@@ -241,7 +241,7 @@ class SQLiteSessions(Facet):
         check_page(offset, limit)
         asked = where or SessionFilter()
         conditions, values = _conditions(asked)
-        # Left to itself, SQLite prefers to go through all sessions in the order they are asked for.
+        # Left to itself, SQLite prefers to scan all sessions in the requested order.
         by = " INDEXED BY __agents_sessions_expiring" if asked.expires_before is not None else ""
 
         def work(connection: Connection) -> Page[SessionSummary]:
@@ -259,7 +259,7 @@ class SQLiteSessions(Facet):
         return await self._db.read(work)
 
     async def _change(self, session_id: SessionId, change: Callable[[SessionState, int], SessionState]) -> SessionState:
-        """Replace the record by a changed one, in one commit."""
+        """Replace the record with a changed one, in one commit."""
         now = self._clock.now_ms()
 
         def work(connection: Connection) -> SessionState:
@@ -276,7 +276,7 @@ class SQLiteSessions(Facet):
     def _insert_session(
         self, connection: Connection, session_id: SessionId, options: CreateSession, now: int
     ) -> SessionRow:
-        """Make a session, new or branched from another; the row is as stored."""
+        """Create a session, new or branched from another; the row is as stored."""
         check_new(connection, self._namespace, session_id)
         if options.branch is not None:
             row = open_branch(connection, self._namespace, session_id, options, now)
@@ -316,7 +316,7 @@ class SQLiteSessions(Facet):
 
 
 def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:
-    """The filter as SQL; every value is bound, none becomes text of the statement."""
+    """The filter as SQL; every value is bound, and none becomes part of the statement's text."""
     conditions: list[str] = []
     values: list[Value] = []
     for column, value in (
@@ -336,7 +336,7 @@ def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:
     if where.statuses:
         conditions.append(f"status IN ({', '.join('?' * len(where.statuses))})")
         values.extend(where.statuses)
-    # One condition for all of them: an expression with a thousand parts is too deep for SQLite.
+    # One condition for all of them, because an expression with a thousand parts is too deep for SQLite.
     if where.tags:
         conditions.append(
             "NOT EXISTS (SELECT 1 FROM json_each(?) AS asked WHERE NOT EXISTS"
@@ -345,7 +345,7 @@ def _conditions(where: SessionFilter) -> tuple[str, list[Value]]:
         values.append(encode(where.tags).decode())
     for key in MARKS:
         if key in where.metadata:
-            # Written as in the index, which is found by that.
+            # Written exactly as in the index, or SQLite would not use it.
             conditions.append(f"json_extract(metadata, '$.\"{key}\"') = ?")
             values.append(where.metadata[key])
     if others := {key: text for key, text in where.metadata.items() if key not in MARKS}:

@@ -22,7 +22,7 @@ from helix_agents.domain.writes import WriteOp
 
 
 def stage(connection: Connection, row: SessionHead, changes: Iterable[StagedChange], now: int) -> None:
-    """Upsert changes by step and call; the row counts what is staged."""
+    """Upsert changes by step and call; the session's row counts what is staged."""
     for change in changes:
         body = encode(msgspec.structs.replace(change, staged_at=now)).decode()
         connection.execute(
@@ -35,7 +35,7 @@ def stage(connection: Connection, row: SessionHead, changes: Iterable[StagedChan
 
 
 def count_staged(connection: Connection, row: SessionHead) -> None:
-    """Note on the session how many rows are staged, so that a commit without any needs no look."""
+    """Record on the session how many rows are staged, so that a commit without any need not look."""
     found = connection.one(
         "UPDATE __agents_sessions SET staged = (SELECT count(*) FROM __agents_staging"
         " WHERE namespace = ?1 AND session_id = ?2) WHERE key = ?3 RETURNING staged",
@@ -45,7 +45,7 @@ def count_staged(connection: Connection, row: SessionHead) -> None:
 
 
 def read_staged(connection: Connection, namespace: str, session_id: SessionId, step_id: StepId) -> list[StagedChange]:
-    """What is staged for a step, in call order."""
+    """The changes staged for a step, in call order."""
     rows = connection.all(
         "SELECT body FROM __agents_staging WHERE namespace = ? AND session_id = ? AND step_id = ?"
         " ORDER BY position, tool_call_id",
@@ -55,14 +55,14 @@ def read_staged(connection: Connection, namespace: str, session_id: SessionId, s
 
 
 def take_staged(connection: Connection, row: SessionHead, step_id: StepId) -> tuple[WriteOp, ...]:
-    """The staged writes of a step in call order; its rows are gone afterwards."""
+    """The staged writes of a step in call order; removes their rows."""
     changes = read_staged(connection, row.namespace, row.session_id, step_id)
     drop_staged(connection, row, step_id)
     return tuple(op for change in changes for op in change.writes.ops)
 
 
 def drop_staged(connection: Connection, row: SessionHead, step_id: StepId | None) -> int:
-    """Remove what is staged, for one step or for all; says how many rows went."""
+    """Remove what is staged, for one step or for all; returns how many rows were removed."""
     step = "" if step_id is None else " AND step_id = ?"
     connection.execute(
         f"DELETE FROM __agents_staging WHERE namespace = ? AND session_id = ?{step}",
@@ -74,7 +74,7 @@ def drop_staged(connection: Connection, row: SessionHead, step_id: StepId | None
 
 
 class SQLiteStaging(Facet):
-    """What rests between an effect and the step's commit."""
+    """Results kept between their effect and the step's commit."""
 
     async def stage_changes(
         self, session_id: SessionId, change: StagedChange, *, fence: Fence | None = None, synced: bool = True

@@ -1,4 +1,4 @@
-"""The engine's step commit in SQLite: the hot path, whose cost does not depend on what was before."""
+"""The engine's step commit in SQLite: the hot path, whose cost does not depend on the session's history."""
 
 from dataclasses import dataclass, field
 
@@ -41,8 +41,8 @@ from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import SessionDetail, SessionState
 from helix_agents.domain.writes import WriteOp, merge_warnings
 
-# One statement checks the fence, takes the next version and moves every count; the rows to insert follow from what it
-# returns. It changes no indexed column, but for the status of a session that expires.
+# One statement checks the fence, takes the next version and advances every count; the rows to insert follow from what
+# it returns. It changes no indexed column, except the status of a session that expires.
 _ADVANCE = """
 UPDATE __agents_sessions SET
     version = version + 1, status = iif(status = 'paused' AND ?1 = 'active', 'paused', ?1), step_count = ?,
@@ -64,7 +64,7 @@ _PATCH = "UPDATE __agents_sessions SET metadata = nullif(json_patch(coalesce(met
 
 @dataclass(slots=True)
 class EncodedStep:
-    """A step with everything encoded that can be before the writing thread is asked."""
+    """A step with everything encoded that can be encoded before the writing thread takes over."""
 
     namespace: str
     state: SessionState
@@ -89,7 +89,7 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
     """Commit a step of the run that holds the fence.
 
     Raises:
-        SupersededError: another run or attempt holds it, or a later commit of this one was made.
+        SupersededError: another run or attempt holds the fence, or this one already made a later commit.
         StaleStateError: the caller expected another version.
     """
     commit, meta, now = step.commit, step.meta, step.now
@@ -142,7 +142,7 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
 
 
 def _advance(connection: Connection, step: EncodedStep) -> SessionHead | None:
-    """Take the next version under the fence; None when the fence or the expectation does not hold."""
+    """Take the next version under the fence; None if the fence or the expected version does not match."""
     state, commit, meta = step.state, step.commit, step.meta
     found = connection.one(
         _ADVANCE,
@@ -184,7 +184,7 @@ def _log_writes(
     ops: tuple[WriteOp, ...],
     version_before: int,
 ) -> None:
-    """Log the step's writes; the row was advanced as if the commit's own writes were all."""
+    """Log the step's writes; so far the row was advanced as if there were only the commit's own writes."""
     expected = (row.state_count, row.state_base_bytes, row.state_since_bytes)
     if step.writes is not None:
         row.state_count -= 1
@@ -199,7 +199,7 @@ def _log_writes(
 
 
 def _side_rows(connection: Connection, step: EncodedStep, row: SessionHead) -> CommitExtra:
-    """Everything of the commit that is not messages, state and checkpoint; most steps have none of it."""
+    """Write everything in the commit besides messages, state and checkpoint; most steps have none of it."""
     commit, now, namespace = step.commit, step.now, step.namespace
     if commit.refs:
         add_refs(connection, namespace, row.session_id, commit.refs, now)
@@ -266,7 +266,7 @@ def _check_mode(row: SessionHead, state: SessionState) -> None:
 
 
 def _explain(connection: Connection, step: EncodedStep) -> Committed:
-    """Why the commit was not made: the first answer if it was made before, else the refusal."""
+    """The first answer if the commit was made before; otherwise raises the reason why it is refused."""
     row = load_session(connection, step.namespace, step.state.session_id)
     if was_committed(row, current_run(connection, row), step.commit):
         return _remembered(connection, row)

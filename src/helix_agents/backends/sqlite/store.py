@@ -13,6 +13,7 @@ from helix_agents.backends.sqlite.migrations import schema_version
 from helix_agents.backends.sqlite.pending import SQLitePending
 from helix_agents.backends.sqlite.queues import SQLiteQueues
 from helix_agents.backends.sqlite.runs import SQLiteRuns
+from helix_agents.backends.sqlite.schedules import SQLiteSchedules
 from helix_agents.backends.sqlite.staging import SQLiteStaging
 from helix_agents.backends.sqlite.sub_sessions import SQLiteSubSessions
 from helix_agents.domain.ids import check_id
@@ -34,6 +35,7 @@ class SQLiteStateStore(
     SQLitePending,
     SQLiteEffects,
     SQLiteQueues,
+    SQLiteSchedules,
 ):
     """Sessions in one SQLite file that several processes may use at once."""
 
@@ -61,7 +63,7 @@ class SQLiteStateStore(
         synchronous: Synchronous = "FULL",
         migrate: Migrate = "auto",
     ) -> "SQLiteStateStore":
-        """Open a store of its own on a file; see `Database.open` for what can be wrong with one."""
+        """Open a store with its own connection to a file; `Database.open` lists what can go wrong."""
         database = await Database.open(path, synchronous=synchronous, migrate=migrate, seam=seam)
         return cls(database, namespace=namespace, limits=limits, clock=clock)
 
@@ -72,7 +74,7 @@ class SQLiteStateStore(
 
     @property
     def namespace(self) -> str:
-        """The tenant that no call can step out of."""
+        """The tenant; no call can reach beyond it."""
         return self._namespace
 
     @property

@@ -19,8 +19,8 @@ _CHANGE_HEAD = f"UPDATE __agents_streams SET {', '.join(f'{name} = ?' for name i
 _INSERT_HEAD = (
     f"INSERT INTO __agents_streams (namespace, {HEAD_COLUMNS}) VALUES (?{', ?' * len(_HEAD_FIELDS)}) RETURNING key"
 )
-# What an append of the current writer changes, in one statement that also checks that it is the current writer and that
-# the batch is new. Any other case is looked at more closely by `StreamRow.append`, where the rules are written out.
+# An append by the current writer in one statement, which also checks that it is the current writer and that the batch
+# is new. `StreamRow.append`, where the rules are written out, handles every other case.
 _EXTEND = """
 UPDATE __agents_streams SET
     latest = latest + ?1, count = count + ?1, batch = ?2, updated_at = ?3,
@@ -30,7 +30,7 @@ WHERE namespace = ?7 AND stream_id = ?8 AND run_id = ?9 AND attempt = ?10 AND wr
     AND status = 'active' AND batch < ?2 AND max_chunks IS NULL
 RETURNING key, latest
 """
-# What the end of the current writer's run changes, markers included; any other case is for `StreamRow.rest`.
+# The end of the current writer's run, markers included, in one statement; `StreamRow.rest` handles every other case.
 _END = """
 UPDATE __agents_streams SET
     latest = latest + ?1, count = count + ?1, batch = ?2, updated_at = ?3, prunable_since = ?3,
@@ -42,7 +42,7 @@ RETURNING key, latest
 
 
 def topic_of(namespace: str, stream_id: StreamId) -> str:
-    """What is rung when a stream changed."""
+    """The topic that rings when a stream changed."""
     return f"stream/{namespace}/{stream_id}"
 
 
@@ -67,7 +67,7 @@ class StreamRow:
 
     @classmethod
     def find_by_key(cls, connection: Connection, namespace: str, key: int) -> "StreamRow | None":
-        """The stream with this key, which no other stream ever has."""
+        """The stream with this key, which is never reused for another stream."""
         row = connection.one(f"SELECT {HEAD_COLUMNS} FROM __agents_streams WHERE key = ?", (key,))
         return cls(connection, namespace, key, _head_of(row)) if row is not None else None
 
@@ -79,15 +79,15 @@ class StreamRow:
         return cls(connection, namespace, row[0], head)
 
     def save(self) -> None:
-        """Store the head as it is now and wake the readers once that is durable."""
+        """Store the present head and wake the readers once that is durable."""
         self._connection.execute(_CHANGE_HEAD, (*_columns_of(self.head), self.key))
         self._connection.ring(topic_of(self._namespace, self.head.stream_id))
 
     def append(self, append: StreamAppend, now: int) -> None:
-        """Add what the stream's current writer sent.
+        """Append a batch from the stream's current writer.
 
         Raises:
-            SupersededError: it is not the current writer.
+            SupersededError: the sender is not the current writer.
         """
         rules.check_append(self.head, append)
         if not rules.is_repeated(self.head, append):
@@ -106,7 +106,7 @@ class StreamRow:
         self.save()
 
     def discard(self, claim: Claim, step: int, now: int, after: int) -> int:
-        """Drop a run's content of this step and later ones above a number; answers how many chunks went."""
+        """Drop a run's content of this step and later ones above a number; returns how many chunks were removed."""
         start = rules.search_from(self.head, claim.run_id, step, after)
         if start > self.head.latest:
             return 0
@@ -123,23 +123,23 @@ class StreamRow:
         return gone
 
     def truncate_below(self, floor: int) -> int:
-        """Drop the chunks below a number; answers how many went. The caller saves."""
+        """Drop the chunks below a number; returns how many were removed. The caller saves the head."""
         gone = self._chunks.delete(0, floor - 1)
         self.head = rules.trimmed(self.head, floor, gone)
         return gone
 
     def after(self, sequence: int, limit: int = -1) -> tuple[StreamChunk, ...]:
-        """The chunks after a number, the next `limit` of them."""
+        """The next `limit` chunks after a number."""
         if sequence >= self.head.latest:
             return ()
         return self._chunks.since(max(sequence, 0) + 1, self.head.latest, limit)
 
     def of_run(self, run_id: str, from_step: int) -> tuple[StreamChunk, ...]:
-        """The chunks of a run from a step on."""
+        """The chunks of a run, starting at a step."""
         return self._chunks.of_run(run_id, from_step, self.head.latest)
 
     def first_sequence(self) -> int | None:
-        """The number of the oldest chunk there."""
+        """The number of the oldest stored chunk."""
         return self._chunks.oldest(self.head.floor, self.head.latest)
 
     def remove(self) -> None:
@@ -149,7 +149,7 @@ class StreamRow:
         self._connection.ring(topic_of(self._namespace, self.head.stream_id))
 
     def _add(self, head: StreamHead, chunks: Sequence[StreamChunk], bodies: Sequence[str] = ()) -> None:
-        """Store numbered chunks; the caller saves the head that goes with them."""
+        """Store numbered chunks; the caller saves the matching head."""
         self._chunks.add(chunks[0].sequence if chunks else 0, chunks, bodies)
         self.head = head
         if head.max_chunks is not None and head.count > head.max_chunks:
@@ -159,7 +159,7 @@ class StreamRow:
 def claim_stream(
     connection: Connection, namespace: str, claim: StreamClaim, run: RunRecord, now: int
 ) -> StreamPlace | None:
-    """Make a run that begins its stream's writer, in whatever transaction is open; None where that cannot be."""
+    """Make a starting run the writer of its stream, in the open transaction; None if that is not possible."""
     stream = StreamRow.find(connection, namespace, claim.stream_id)
     head = rules.with_started_run(stream and stream.head, claim, run, now)
     if head is None:
@@ -173,7 +173,7 @@ def claim_stream(
 
 
 def append_chunks(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int:
-    """Store chunks in whatever transaction is open; answers the stream's latest sequence.
+    """Store chunks in the open transaction; returns the stream's latest sequence.
 
     Raises:
         SupersededError: a newer run, attempt or writer owns the stream; nothing was written.
@@ -191,7 +191,7 @@ def append_chunks(connection: Connection, namespace: str, append: StreamAppend, 
 def end_with_commit(
     connection: Connection, namespace: str, append: StreamAppend, end: StreamEnd, committed: Committed, now: int
 ) -> None:
-    """Bring the stream to rest in whose commit these chunks rode."""
+    """Bring the stream to rest that took these chunks in a commit."""
     last = rules.last_of(append, end, committed, now)
     if last.batch and _end(connection, namespace, last, end.rest, now):
         return
@@ -201,7 +201,7 @@ def end_with_commit(
 
 
 def _end(connection: Connection, namespace: str, last: StreamAppend, rest: StreamRest, now: int) -> bool:
-    """End a stream without a bound, whose writer told no more than markers; False when it is not as simple as that."""
+    """End an unbounded stream whose writer has only markers left to store; False if the case is not that simple."""
     growth = rules.growth_of(last.chunks, last.run_id)
     if growth.top_first:
         return False
@@ -217,7 +217,7 @@ def _end(connection: Connection, namespace: str, last: StreamAppend, rest: Strea
 
 
 def _extend(connection: Connection, namespace: str, append: StreamAppend, now: int) -> int | None:
-    """Append what its current writer sends to a stream without a bound; None when it is not as simple as that."""
+    """Append the current writer's batch to an unbounded stream; None if the case is not that simple."""
     growth = rules.growth_of(append.chunks, append.run_id)
     size, owner = len(append.chunks), (append.stream_id, append.run_id, append.attempt, append.writer)
     found = connection.one(_EXTEND, (size, append.batch, now, *growth, namespace, *owner))
@@ -230,7 +230,7 @@ def _extend(connection: Connection, namespace: str, append: StreamAppend, now: i
 
 
 def delete_stream_rows(connection: Connection, namespace: str, stream_id: StreamId) -> None:
-    """Remove a stream, if it is there, in whatever transaction is open."""
+    """Remove a stream, if it exists, in the open transaction."""
     stream = StreamRow.find(connection, namespace, stream_id)
     if stream is not None:
         stream.remove()

@@ -23,7 +23,7 @@ from helix_agents.system import SystemClock
 
 T = TypeVar("T")
 
-# A look that finds nothing new is one statement, and a waiting reader may send two a second.
+# A look that finds nothing new is one statement, so a waiting reader may look twice a second.
 POLL_SECONDS = 0.5
 
 
@@ -57,7 +57,7 @@ class SQLiteStreamManager(Part[Database], RestingStreams):
         seam: Seam | None = None,
         synchronous: Synchronous = "FULL",
     ) -> "SQLiteStreamManager":
-        """Open a manager of its own on a file; see `Database.open` for what can be wrong with one."""
+        """Open a manager with its own connection to a file; `Database.open` lists what can go wrong."""
         database = await Database.open(path, synchronous=synchronous, seam=seam)
         return cls(database, namespace=namespace, clock=clock, limits=limits, flush=flush)
 
@@ -100,7 +100,7 @@ class SQLiteStreamManager(Part[Database], RestingStreams):
                 stream.save()
             return stream.head
 
-        # Nothing is said yet, and whatever is said is synced together with this.
+        # Nothing is written to the stream yet, and the first chunks are synced together with this.
         head = await self._db.write(work, synced=False)
         return BufferedWriter(head, self._append, self._writers, joins=self if joined else None)
 
@@ -123,7 +123,7 @@ class SQLiteStreamManager(Part[Database], RestingStreams):
         async def look(cursor: int, most: int) -> Look | None:
             nonlocal latest
             if latest <= cursor:
-                # Most looks of a reader who is up to date find nothing new: one statement says so.
+                # Most looks by an up-to-date reader find nothing new, and one statement is enough to tell.
                 stream = await self._db.read_by_key(find, transaction=False)
                 if stream is None or stream.head.latest <= cursor:
                     return Look(stream.head, ()) if stream is not None else None
@@ -181,7 +181,7 @@ class SQLiteStreamManager(Part[Database], RestingStreams):
         def prune_one(stream_id: StreamId) -> Callable[[Connection], int]:
             return lambda connection: _prune(StreamRow.find(connection, self._namespace, stream_id), due)
 
-        # One transaction each: whoever wants to write meanwhile waits for one stream, not for all.
+        # One transaction per stream, so that other writers wait for one stream and not for all of them.
         return sum([await self._db.write(prune_one(stream_id)) for stream_id in await self._db.read(find)])
 
     async def _append(self, append: StreamAppend) -> int:
@@ -201,7 +201,7 @@ class SQLiteStreamManager(Part[Database], RestingStreams):
             elif last is not None:
                 raise rules.deleted(last)
 
-        # That its run is over is durable already; an end that a power cut takes is repaired from there.
+        # The end of its run is durable already, so an end lost in a power cut is repaired from there.
         await self._db.write(work, synced=False)
 
     async def _change(self, stream_id: StreamId, what: str, change: Callable[[StreamHead, int], StreamHead]) -> None:
@@ -234,7 +234,7 @@ def _info(stream: StreamRow) -> StreamInfo:
 
 
 def _prune(stream: StreamRow | None, due: int) -> int:
-    """Drop what a stream that came to rest by then has no more use for."""
+    """Drop what a stream that came to rest by then no longer needs."""
     if stream is None or stream.head.prunable_since is None or stream.head.prunable_since > due:
         return 0
     gone = stream.truncate_below(rules.prunable_below(stream.head))

@@ -16,7 +16,7 @@ from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate,
 def add_refs(
     connection: Connection, namespace: str, session_id: SessionId, refs: Iterable[SubSessionRef], now: int
 ) -> None:
-    """Add references; one that is there already stays as it is."""
+    """Add references; an existing one stays as it is."""
     for ref in refs:
         new = added(ref, now)
         connection.execute(
@@ -29,7 +29,7 @@ def add_refs(
 def update_ref(
     connection: Connection, namespace: str, session_id: SessionId, update: SubSessionRefUpdate, now: int
 ) -> SubSessionRef | None:
-    """Change a reference; None when there is no such child."""
+    """Change a reference; None if there is no such child."""
     row = connection.one(
         "SELECT key, body FROM __agents_sub_session_refs WHERE namespace = ? AND session_id = ? AND sub_session_id = ?",
         (namespace, session_id, update.sub_session_id),
@@ -45,7 +45,7 @@ def update_ref(
 
 
 def link_ref(connection: Connection, namespace: str, session_id: SessionId, ref: SubSessionRef, now: int) -> None:
-    """Add a reference for a child's start; one that is there is brought up to date."""
+    """Add a reference when a child starts; an existing one is brought up to date."""
     add_refs(connection, namespace, session_id, (ref,), now)
     update_ref(connection, namespace, session_id, linked(ref), now)
 
@@ -60,7 +60,7 @@ def read_refs(connection: Connection, namespace: str, session_id: SessionId) -> 
 
 
 def some_went_on(connection: Connection, namespace: str, children: Iterable[SessionId]) -> bool:
-    """Whether one of these children waits no more."""
+    """Whether one of these children no longer waits."""
     found = (find_session(connection, namespace, child) for child in children)
     return any(went_on(current_run(connection, row)) for row in found if row is not None)
 

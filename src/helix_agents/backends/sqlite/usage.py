@@ -43,7 +43,7 @@ def _order(entry: UsageEntry) -> tuple[int, tuple[RunId, int, int, int]]:
 
 
 class SQLiteUsageStore(Part[Database]):
-    """What sessions used, in the same file as the sessions."""
+    """The usage of sessions, in the same file as the sessions."""
 
     def __init__(self, database: Database, *, namespace: str = "", clock: Clock | None = None) -> None:
         super().__init__(database)
@@ -112,7 +112,7 @@ class SQLiteUsageStore(Part[Database]):
         def work(connection: Connection) -> UsageRollup:
             members = (session_id, *children_of(connection, self._namespace, session_id))
             found = [entry for each in members for entry in usage_of_session(connection, self._namespace, each)]
-            # Without its sessions beside it, usage still knows the root of every entry.
+            # Even where the sessions are not stored here, every usage entry knows its root.
             below = usage_of_root(connection, self._namespace, session_id)
             known = set(members)
             return roll_up((*found, *(entry for entry in below if entry.session_id not in known)))
@@ -128,7 +128,7 @@ class SQLiteUsageStore(Part[Database]):
         return await self._db.write(work)
 
     def _of_its_session(self, connection: Connection, where: UsageFilter) -> UsageFilter:
-        """The filter with the session that a run implies: entries are found by it."""
+        """The filter with the session that a run implies, because entries are indexed by session."""
         if where.run_id is None or where.session_id is not None:
             return where
         run = find_run(connection, self._namespace, where.run_id)

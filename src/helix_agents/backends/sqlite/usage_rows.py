@@ -1,4 +1,4 @@
-"""Usage as rows in SQLite: what a step used stands in its checkpoint, everything else in a row per entry."""
+"""Usage as rows in SQLite: a step's usage is stored in its checkpoint, everything else in one row per entry."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ WHERE sessions.namespace = ? AND sessions.session_id = ?
 
 
 class Spent(Record, forbid_unknown_fields=False):
-    """What an entry says beyond whose it is and when."""
+    """The contents of an entry, apart from whose it is and when it was recorded."""
 
     n: int = 0
     source_type: SourceType
@@ -46,7 +46,7 @@ class Spent(Record, forbid_unknown_fields=False):
 
 
 class Used(Record):
-    """What a step used, as its checkpoint keeps it."""
+    """A step's usage as its checkpoint stores it."""
 
     attempt: int = 1
     step: int
@@ -56,15 +56,18 @@ class Used(Record):
 
 
 def insert_usage(connection: Connection, namespace: str, entries: Iterable[UsageEntry], now: int) -> int:
-    """Store entries; one that is there already counts nothing. Says how many were new."""
+    """Store entries; one that is already stored is not counted again. Returns how many were new."""
     before = connection.raw.total_changes()
     connection.execute_many(_INSERT, [_columns(namespace, entry, now) for entry in entries])
     return connection.raw.total_changes() - before
 
 
 def used_in_step(state: SessionState, commit: StepCommit) -> str | None:
-    """What a step used as a text for its checkpoint; None when it is not as simple as that: entries of something else,
-    or with words of their own. Each round of a step has numbers of its own, so none is there twice."""
+    """A step's usage as text for its checkpoint; None if it needs rows instead.
+
+    It needs rows if an entry belongs to anything but this step or has metadata or a time of its own. Each round of a
+    step has its own range of numbers, so no entry occurs twice.
+    """
     if not 0 < len(commit.usage) <= ENTRIES_PER_ROUND:
         return None
     run_id, attempt, step = commit.fence.run_id, commit.fence.attempt, commit.step
@@ -98,7 +101,7 @@ def used_in_step(state: SessionState, commit: StepCommit) -> str | None:
 
 
 def delete_session_usage(connection: Connection, namespace: str, session_id: SessionId) -> None:
-    """Delete everything that a session used."""
+    """Delete all usage of a session."""
     connection.execute(
         "DELETE FROM __agents_usage_entries WHERE namespace = ? AND session_id = ?", (namespace, session_id)
     )
@@ -131,7 +134,7 @@ def _columns(namespace: str, entry: UsageEntry, now: int) -> tuple[Value, ...]:
 
 
 def usage_of_session(connection: Connection, namespace: str, session_id: SessionId) -> list[UsageEntry]:
-    """All that a session used. What its steps used is taken apart here: for many of them SQLite needs far longer."""
+    """All usage of a session. The steps' JSON is decoded here, because SQLite needs far longer when there are many."""
     found = [entry_of(row) for row in connection.all(_OF_SESSION, (namespace, session_id))]
     recorded = {key_of(entry) for entry in found}
     steps = usage_of_steps(connection, namespace, session_id)
@@ -140,7 +143,7 @@ def usage_of_session(connection: Connection, namespace: str, session_id: Session
 
 
 def usage_of_steps(connection: Connection, namespace: str, session_id: SessionId) -> Iterator[UsageEntry]:
-    """What the checkpoints of a session say that its steps used."""
+    """The usage of a session's steps, from its checkpoints."""
     for root, run_id, recorded_at, text in connection.all(_OF_STEPS, (namespace, session_id)):
         used = decode(text, Used)
         whose = (session_id, root, run_id, used.attempt, used.step)
@@ -149,12 +152,12 @@ def usage_of_steps(connection: Connection, namespace: str, session_id: SessionId
 
 
 def key_of(entry: UsageEntry) -> tuple[RunId, int, int, int]:
-    """What an entry of a session is there once by."""
+    """The key that identifies an entry within its session."""
     return entry.run_id, entry.attempt, entry.step, entry.n
 
 
 def usage_of_root(connection: Connection, namespace: str, root: SessionId) -> list[UsageEntry]:
-    """What names a root and is no step's."""
+    """The entries that name a root and are stored as rows, not in a step's checkpoint."""
     return [entry_of(row) for row in connection.all(_OF_ROOT, (namespace, root))]
 
 

@@ -1,4 +1,4 @@
-"""Comparing vectors in SQLite: in C where the extension `sqlite-vec` is installed, else one by one, with one result."""
+"""Vector comparison in SQLite: in C if the extension `sqlite-vec` is installed, else one by one, with equal results."""
 
 # apsw's stubs name types of Python 3.12, which a checker on 3.11 cannot resolve.
 # pyright: reportUnknownMemberType=false
@@ -18,7 +18,7 @@ EXTENSION = "sqlite_vec"
 
 
 def compares_in_c(connection: Connection) -> bool:
-    """Whether this connection has `vec_distance_cosine`; the extension is loaded when it is first asked for."""
+    """Whether this connection has `vec_distance_cosine`; the first call loads the extension."""
     known = connection.has_vectors
     if known is None:
         known = connection.has_vectors = _load(connection)
@@ -36,7 +36,7 @@ def _load(connection: Connection) -> bool:
         finally:
             connection.raw.enable_load_extension(False)
     except (apsw.Error, AttributeError) as problem:
-        # A SQLite built without extensions: the result is the same, and slower.
+        # This SQLite was built without extensions. The result is the same, only slower.
         log.warning("memory.extension_not_loaded", extra={"reason": str(problem)})
         return False
     return True

@@ -1,4 +1,4 @@
-"""Every capability there is: the 24 of the state, and the companions they lean on."""
+"""Every capability: the 24 for state, and the companions they rely on."""
 
 from helix_agents.capabilities.catalogue.backup import BACKUP
 from helix_agents.capabilities.catalogue.briefing import BRIEFING

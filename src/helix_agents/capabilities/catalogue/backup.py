@@ -1,4 +1,4 @@
-"""`state.backup.*`: encrypted copies of values, and the way back."""
+"""`state.backup.*`: encrypted copies of values, and restoring them."""
 
 from helix_agents.capabilities.catalogue.snapshot import check_disk
 from helix_agents.capabilities.declaring import Capability, ErrorCase, Field, Hint, Pattern, SideEffect

@@ -1,11 +1,11 @@
-"""What persistent and shared state declare alike: versions, pages of keys, and a store that cannot be read."""
+"""What persistent and shared state declare in common: versions, pages of keys, and a store that cannot be read."""
 
 from helix_agents.capabilities.declaring import ErrorCase, Field, Hint
 
 MUST_EXIST = Field(
     "must_exist",
     "Boolean",
-    "Answer with KeyNotFound instead of found=false.",
+    "Return a KeyNotFound error instead of found=false.",
     required=False,
     default=False,
     added=True,
@@ -18,24 +18,24 @@ EXPECTED_VERSION = Field(
     least=0,
     added=True,
 )
-CURSOR = Field("cursor", "String", "Where the last answer ended (next_cursor).", required=False, added=True)
+CURSOR = Field("cursor", "String", "Where the last page ended (next_cursor).", required=False, added=True)
 TRUNCATED = (
     Field("truncated", "Boolean", "True if there is more.", added=True),
-    Field("next_cursor", "String", "Pass it as cursor to go on; null at the end.", added=True),
-    Field("total_count", "Integer", "Number of entries that match.", added=True),
+    Field("next_cursor", "String", "Pass it as cursor to continue; null at the end.", added=True),
+    Field("total_count", "Integer", "Number of matching entries.", added=True),
 )
 PREFIX = Field("prefix", "String", "If provided, only return keys starting with this prefix.", required=False)
 COUNT = Field("count", "Integer", "Number of entries returned.")
 LISTED = (
     COUNT,
     Field("total_size_bytes", "Integer", "Total size of all listed entries in bytes."),
-    Field("history_bytes", "Integer", "What older versions take of the quota.", added=True),
+    Field("history_bytes", "Integer", "How much of the quota older versions use.", added=True),
     *TRUNCATED,
 )
 
 
 def limit(default: int, *, most: int) -> Field:
-    """How long a page is."""
+    """The input that limits the length of a page."""
     return Field(
         "limit",
         "Integer",
@@ -49,7 +49,7 @@ def limit(default: int, *, most: int) -> Field:
 
 
 def database_error(description: str) -> ErrorCase:
-    """The store could not be read."""
+    """The error for a store that could not be read."""
     return ErrorCase(
         error="DatabaseError",
         description=description,

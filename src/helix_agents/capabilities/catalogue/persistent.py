@@ -1,4 +1,4 @@
-"""`state.persistent.*`: what belongs to the agent and outlives its sessions."""
+"""`state.persistent.*`: state that belongs to the agent and outlives its sessions."""
 
 from helix_agents.capabilities.catalogue.keyed import (
     COUNT,

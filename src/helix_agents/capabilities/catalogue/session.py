@@ -1,4 +1,4 @@
-"""`state.session.*`: what lives as long as the session."""
+"""`state.session.*`: state that lives as long as the session."""
 
 from helix_agents.capabilities.declaring import Capability, ErrorCase, Field, Hint, Pattern, SideEffect
 

@@ -1,4 +1,4 @@
-"""`state.shared.*`: what all agents of a store see."""
+"""`state.shared.*`: state that all agents of a store see."""
 
 from helix_agents.capabilities.catalogue.keyed import (
     CURSOR,
@@ -72,7 +72,7 @@ SHARED = (
         when_to_use=(
             "Use state.shared.set to write data visible to other agents. You must pass expected_version (from a prior"
             " state.shared.get). If another agent updated the key since you read it, a VersionConflict error is returned"
-            " — re-read and retry. For new keys, pass expected_version=0. For data of your own, use"
+            " — re-read and retry. For new keys, pass expected_version=0. For your own data, use"
             " state.persistent.set instead."
         ),
         tier="notify",
@@ -89,7 +89,7 @@ SHARED = (
         ),
         outputs=(
             Field("version", "Integer", "The new version number after this write."),
-            Field("revision", "Integer", "The revision of the store it was written in.", added=True),
+            Field("revision", "Integer", "The store's revision of this write.", added=True),
         ),
         side_effects=(
             SideEffect("Writes to the shared SQLite database."),
@@ -228,9 +228,9 @@ SHARED = (
             Field(
                 "wake",
                 "String",
-                "What a change does while you are not running: 'idle' gives you a turn if you wait for nobody, 'always'"
-                " also gives up what you wait for, 'never' lets it wait for your next step. A sub-agent always hears it"
-                " at its next step.",
+                "What a change does while you are not running: 'idle' gives you a turn unless you are waiting for"
+                " an answer, 'always' gives you one in any case and gives up what you are waiting for, 'never' reports it"
+                " at your next step. A sub-agent always hears about it at its next step.",
                 required=False,
                 default="idle",
                 choices=("idle", "always", "never"),

@@ -4,7 +4,7 @@ from helix_agents.capabilities.declaring import Capability, ErrorCase, Field, Hi
 
 
 def check_disk(error: str, description: str, what: str) -> ErrorCase:
-    """A file trouble whose first question is the disk."""
+    """A file error whose hint is to check the disk first."""
     return ErrorCase(
         error=error,
         description=description,

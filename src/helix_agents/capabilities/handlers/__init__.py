@@ -1,4 +1,4 @@
-"""What each capability does: one function per name, what is checked before it, and what a person is shown of it."""
+"""What each capability does: one function per name, what is checked before it, and what a person is shown."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias

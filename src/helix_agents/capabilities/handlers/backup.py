@@ -19,7 +19,7 @@ NOTHING_FOR = "{agent!r} has no persistent state."
 
 
 async def check_create(call: Call) -> None:
-    """A vault that is open, an agent that has something, and room on the disk."""
+    """Check for an unlocked vault, an agent that has data, and room on the disk."""
     backups = _backups(call)
     folder = backups.folder
     await backups.vault.require_unlocked()
@@ -43,7 +43,7 @@ async def preview_create(call: Call) -> dict[str, JSON]:
 
 
 async def create(call: Call) -> dict[str, JSON]:
-    """Write the file, then the row that makes it known."""
+    """Write the file, then the row that registers it."""
     known = await call.remembered()
     if known is not None:
         return known
@@ -62,7 +62,7 @@ async def create(call: Call) -> dict[str, JSON]:
 
 
 async def list_backups(call: Call) -> dict[str, JSON]:
-    """What is known, newest first; a file that is gone is named as missing."""
+    """The registered backups, newest first; a file that is gone is reported as missing."""
     backups = _backups(call)
     known = [each for each in await backups.list_known() if _may_ask_for(call, each)]
     present = await asyncio.to_thread(names_in, backups.folder) if known else set[str]()
@@ -80,10 +80,10 @@ async def list_backups(call: Call) -> dict[str, JSON]:
 
 
 async def check_restore(call: Call) -> None:
-    """A backup that exists, a vault that is open, the file that was shown, and an agent that the backup can have.
+    """Check that the backup exists, the vault is unlocked, the file is the one that was shown, and the agent is in it.
 
-    Whether it is the file that was shown comes before whether it is the one that was written: whatever else somebody
-    puts in its place, and whatever they write about it, is not what was approved.
+    Whether it is the file that was shown is checked before whether it is the file that was written: anything else that
+    is put in its place, whatever is recorded about it, is not what was approved.
     """
     backups = _backups(call)
     known = await backups.find(call.inputs["backup_id"])
@@ -100,7 +100,7 @@ async def check_restore(call: Call) -> None:
 
 
 async def preview_restore(call: Call) -> dict[str, JSON]:
-    """Whose state would be replaced, and how much of it differs; found by reading the whole backup."""
+    """Whose state would be replaced, and how much of it differs, found by reading the whole backup."""
     backups = _backups(call)
     known = await backups.find(call.inputs["backup_id"])
     scopes: list[str] = []
@@ -137,7 +137,7 @@ async def preview_restore(call: Call) -> dict[str, JSON]:
 
 
 async def restore(call: Call) -> dict[str, JSON]:
-    """Check everything, lay it aside, save what is there, and swap in one transaction."""
+    """Check everything, stage it, save the present state, and swap in one transaction."""
     done = await call.remembered()
     if done is not None:
         return done
@@ -180,7 +180,7 @@ async def restore(call: Call) -> dict[str, JSON]:
 
 
 async def check_export(call: Call) -> None:
-    """A backup that exists and is the caller's to ask for, and somewhere it may go."""
+    """Check that the backup exists, the caller may ask for it, and the destination is allowed."""
     _check_whose(call, await _backups(call).find(call.inputs["backup_id"]))
     if "\0" in call.inputs["path"]:
         raise IoError("No path has a NUL character in it.", {"path": call.inputs["path"]})
@@ -189,7 +189,7 @@ async def check_export(call: Call) -> None:
 
 
 async def preview_export(call: Call) -> dict[str, JSON]:
-    """Whose state would go, and where the file would really be."""
+    """Whose state would leave, and where the file would really be."""
     known = await _backups(call).find(call.inputs["backup_id"])
     target = await asyncio.to_thread(_target, call.inputs["path"], known.path.name)
     return {
@@ -240,7 +240,7 @@ async def _check_agent(call: Call) -> None:
 
 
 def _may_ask_for(call: Call, known: Known) -> bool:
-    """A backup of another agent is only for those whom the policy lists, and for operators."""
+    """A backup of another agent is only for agents that the policy lists, and for operators."""
     listed = (call.caller.agent, *call.settings.policy.other_agents.get(call.caller.agent, ()))
     return call.caller.is_operator or all(agent in listed for agent in agents_in([known.row.scope]))
 
@@ -253,7 +253,7 @@ def _check_whose(call: Call, known: Known) -> None:
 
 def _restored_scopes(call: Call, manifest: Manifest) -> list[str]:
     for scope in manifest.scopes:
-        # A file from elsewhere may say anything; approvals and other rows of the capabilities are in no backup.
+        # A file from elsewhere may claim anything; approvals and other rows of the capabilities are in no backup.
         if scope != SHARED and not agents_in([scope]):
             raise InvalidInput(f"This backup holds {scope!r}, which is never restored.", {"scope": scope})
     agent = call.inputs["agent"]
@@ -276,12 +276,12 @@ async def _compare(call: Call, entry: Entry, differs: dict[str, dict[str, int]],
 
 
 def _check_shown(call: Call, sha256: str) -> None:
-    """An approval is for the file that was shown: another one under the same id needs another approval."""
+    """An approval is for the file that was shown: another file under the same id needs another approval."""
     if call.approval is None or call.caller.is_operator:
         return
     if _preview_of(call).get("sha256") != sha256:
         raise ApprovalPending(
-            "What was approved is not what would be used now; call it again to have somebody look at it.", {}
+            "What was approved is not what would be used now; call it again to request a new approval.", {}
         )
 
 
@@ -291,6 +291,6 @@ def _preview_of(call: Call) -> dict[str, JSON]:
 
 
 def _target(path: str, name: str) -> str:
-    """The file a path means, with every link followed."""
+    """The file that a path stands for, with every link followed."""
     found = Path(path)
     return str((found / name if found.is_dir() else found).resolve())

@@ -18,7 +18,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 async def generate(call: Call) -> dict[str, JSON]:
-    """The briefing. Asking for it moves nothing: the window begins where the agent's last session, or run, ended."""
+    """The briefing. Requesting it changes nothing: the window starts where the agent's last session or run ended."""
     last = await call.store.find(ACTIVITY, call.caller.agent)
     if call.inputs["since"] is None and last is not None:
         since, start = last.updated_at, last.revision
@@ -49,7 +49,7 @@ async def generate(call: Call) -> dict[str, JSON]:
     briefing: dict[str, JSON] = {
         "since": shown_time(since) if since else None,
         "window": {"from": start, "to": seen.revision},
-        # Not how many bytes are free, which is another number at every look.
+        # Not the number of free bytes, which differs at every look.
         "health": {
             "status": health["status"],
             "checks": [{"name": check["name"], "status": check["status"]} for check in health["checks"]],
@@ -65,19 +65,19 @@ async def generate(call: Call) -> dict[str, JSON]:
 
 
 async def activity_of(agent: str, settings: StateSettings) -> Put:
-    """The change that lets the next briefing begin here: at its own revision and time, with the files as they are."""
+    """The change that lets the next briefing start here: at its own revision and time, with the files as they are."""
     row = {"files": await look_at_files(settings.briefing_roots) if settings.briefing_roots else {}}
     return Put(scope=ACTIVITY, key=agent, value=msgspec.json.encode(row).decode())
 
 
 def _as_far_as_known(now: int, event_age_ms: int) -> int:
-    """Where the window of an agent begins that was never active before: changes are told for so long. At the beginning
-    of a day, so that the same window is asked for all day long."""
+    """Where the window starts for an agent that was never active before: as far back as changes are kept, at the start
+    of a day, so that the same window is used all day long."""
     return max(0, (now - event_age_ms) // DAY_MS * DAY_MS)
 
 
 async def _events(call: Call, start: int, end: int) -> tuple[list[EntryEvent], int]:
-    """Announced changes in the window that are this agent's to know, of its own scope and the shared one: the first,
+    """Announced changes in the window that this agent may know, in its own scope and the shared one: the first ones,
     which may be shown, and how many there are. The window may hold the whole log."""
     first: list[EntryEvent] = []
     count = 0
@@ -93,7 +93,7 @@ async def _events(call: Call, start: int, end: int) -> tuple[list[EntryEvent], i
 
 
 def _process_events(seen: Glance) -> list[dict[str, JSON]]:
-    """Runs of this agent that began, went on or ended in the window."""
+    """Runs of this agent that started, continued or ended in the window."""
     return [
         {
             "run_id": run.run_id,
@@ -158,7 +158,7 @@ def _state_changes(events: list[EntryEvent]) -> list[dict[str, JSON]]:
 
 
 def _backups(seen: Glance, since: int) -> list[dict[str, JSON]]:
-    """Backups of everything, which say nothing about any one agent."""
+    """Backups of everything, which say nothing about any single agent."""
     return [
         {
             "backup_id": entry.key,
@@ -172,7 +172,7 @@ def _backups(seen: Glance, since: int) -> list[dict[str, JSON]]:
 
 
 def _summary(counts: dict[str, int], health: str) -> str:
-    """One sentence per kind that has something to say, the most urgent first."""
+    """One sentence per kind that has something to report, the most urgent first."""
     words = {
         "pending_approvals": ("approval waits", "approvals wait"),
         "alerts": ("alert is open", "alerts are open"),

@@ -1,4 +1,4 @@
-"""What the state capabilities lean on: inbox, alerts, health, sessions, approvals and policy."""
+"""What the state capabilities rely on: inbox, alerts, health, sessions, approvals and policy."""
 
 from typing import cast
 
@@ -19,7 +19,7 @@ from helix_agents.domain.records import JSON
 
 
 async def read_inbox(call: Call) -> dict[str, JSON]:
-    """Messages, oldest first; those that were dealt with go."""
+    """Messages, oldest first; those that were dealt with are removed."""
     done: list[JSON] = call.inputs["ack"] or []
     if not all(isinstance(each, str) for each in done):
         raise InvalidInput("ack is a list of ids, as the messages have them.", {"ack": done[:5]})
@@ -58,18 +58,18 @@ async def list_alerts(call: Call) -> dict[str, JSON]:
 
 
 async def health(call: Call) -> dict[str, JSON]:
-    """How the system is."""
+    """The state of the system."""
     return await look_at_health(call)
 
 
 async def create_session(call: Call) -> dict[str, JSON]:
-    """A session for a caller without a run."""
+    """Create a session for a caller without a run."""
     session_id, until = await mint(call.store, call.ids, call.caller.agent, call.limits, call.commit)
     return {"session_id": session_id, "expires_at": shown_time(until)}
 
 
 async def end_session(call: Call) -> dict[str, JSON]:
-    """End the caller's session; the next briefing begins where it ended."""
+    """End the caller's session; the next briefing starts where it ended."""
     session_id = call.caller.session_id
     if session_id is None:
         return {"ended": False}
@@ -81,7 +81,7 @@ async def list_approvals(call: Call) -> dict[str, JSON]:
     """The agent's own requests; an operator sees all."""
     wanted = call.inputs["approval_id"]
     if wanted is None:
-        # What is decided meanwhile is among both.
+        # A request that is decided meanwhile is in both.
         entries = {entry.key: entry for scope in (APPROVALS, DECIDED) for entry in await _newest_first(call, scope)}
     else:
         entry = await find_approval(call.store, wanted)
@@ -93,7 +93,7 @@ async def list_approvals(call: Call) -> dict[str, JSON]:
         if not call.caller.is_operator and row["agent"] != call.caller.agent:
             continue
         shown = ["capability", "agent", "status", "inputs", "result", "reason", "requested_at"]
-        # What a person is shown before deciding may name other agents.
+        # The preview shown to a person may name other agents.
         shown += ["preview", "face"] if call.caller.is_operator else []
         found.append({"approval_id": row["id"], **{name: row[name] for name in shown if name in row}})
     return {"approvals": found, "count": len(found)}

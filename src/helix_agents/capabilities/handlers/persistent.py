@@ -11,7 +11,7 @@ from helix_agents.domain.records import JSON
 
 
 async def get(call: Call) -> dict[str, JSON]:
-    """The latest version of a key, or one that is kept."""
+    """The latest version of a key, or an earlier one that is kept."""
     key, version = check_key(call.inputs["key"], call.limits), call.inputs["version"]
     found = await call.store.find(call.own_scope, key)
     if found is not None and version is not None and version != found.version:
@@ -31,7 +31,7 @@ async def get(call: Call) -> dict[str, JSON]:
 
 
 async def set_value(call: Call) -> dict[str, JSON]:
-    """A new version of a key."""
+    """Store a new version of a key."""
     put = Put(
         scope=call.own_scope,
         key=check_key(call.inputs["key"], call.limits),
@@ -52,12 +52,12 @@ async def delete(call: Call) -> dict[str, JSON]:
 
 
 async def list_entries(call: Call) -> dict[str, JSON]:
-    """Keys and what they weigh."""
+    """Keys and their sizes."""
     return await summaries(call, call.own_scope, _summary)
 
 
 async def query(call: Call) -> dict[str, JSON]:
-    """Keys with their values, as many as fit an answer."""
+    """Keys with their values, as many as fit into one result."""
     pager = Pager(call)
     page = await pager.read(call.own_scope, check_prefix(call.inputs["prefix"]), values=True)
     entries: list[JSON] = []
@@ -81,7 +81,7 @@ async def query(call: Call) -> dict[str, JSON]:
 
 
 async def history(call: Call) -> dict[str, JSON]:
-    """The kept versions, newest first, as many as fit an answer."""
+    """The kept versions, newest first, as many as fit into one result."""
     key, limit = check_key(call.inputs["key"], call.limits), call.inputs["limit"]
     found = await call.store.list_versions(call.own_scope, key, limit=limit)
     if not found:
@@ -104,7 +104,7 @@ async def history(call: Call) -> dict[str, JSON]:
 
 
 async def remove(call: Call, scope: str) -> bool:
-    """Remove a key of a scope; whether there was one."""
+    """Remove a key of a scope; returns whether it existed."""
     change = Remove(
         scope=scope,
         key=check_key(call.inputs["key"], call.limits),
@@ -117,7 +117,7 @@ async def remove(call: Call, scope: str) -> bool:
 
 
 async def summaries(call: Call, scope: str, shown: Any) -> dict[str, JSON]:
-    """A page of keys without values, and what all that match weigh."""
+    """A page of keys without values, and the total size of all matches."""
     pager = Pager(call)
     page = await pager.read(scope, check_prefix(call.inputs["prefix"] or ""), values=False)
     last = page.items[-1].key if page.has_more else None
@@ -131,7 +131,7 @@ async def summaries(call: Call, scope: str, shown: Any) -> dict[str, JSON]:
 
 
 def missing(call: Call, key: str) -> None:
-    """A key that is not there is an answer, unless the caller wants it to be an error."""
+    """A missing key is a normal result, unless the caller wants it to be an error."""
     if call.inputs["must_exist"]:
         raise KeyNotFound(f"There is no key {key!r}.", {"key": key, "reason": "key_unknown"})
 
@@ -143,7 +143,7 @@ async def _kept(call: Call, key: str, version: int, present: Entry) -> Entry:
             return found
     versions = await call.store.list_versions(call.own_scope, key)
     if not versions:
-        # Somebody deleted it meanwhile.
+        # It was deleted meanwhile.
         raise KeyNotFound(f"There is no key {key!r}.", {"key": key, "reason": "key_unknown"})
     oldest = versions[-1].version
     reason = "version_pruned" if version < oldest else "version_unknown"

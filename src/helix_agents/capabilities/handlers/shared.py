@@ -26,7 +26,7 @@ async def get(call: Call) -> dict[str, JSON]:
 
 
 async def set_value(call: Call) -> dict[str, JSON]:
-    """Write a value on the version that was read."""
+    """Write a value based on the version that was read."""
     put = Put(
         scope=SHARED,
         key=check_key(call.inputs["key"], call.limits),
@@ -47,12 +47,12 @@ async def delete(call: Call) -> dict[str, JSON]:
 
 
 async def list_entries(call: Call) -> dict[str, JSON]:
-    """Keys, what they weigh and who wrote them."""
+    """Keys, their sizes and who wrote them."""
     return await summaries(call, SHARED, _summary)
 
 
 async def watch(call: Call) -> dict[str, JSON]:
-    """Subscribe to changes; what a session that is over subscribes to would be gone before it is told."""
+    """Subscribe to changes; a subscription of a session that is over would be gone before it reports anything."""
     if call.bound_session is not None:
         await call.bound_session.check_alive()
     subscription_id, revision = await subscribe(

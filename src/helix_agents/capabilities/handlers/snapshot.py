@@ -1,4 +1,4 @@
-"""`state.snapshot.*`: one consistent read of the whole system, kept as a file that holds no values."""
+"""`state.snapshot.*`: one consistent read of the whole system, kept as a file without values."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,7 @@ MOST_TRIES = 100
 
 
 async def create(call: Call) -> dict[str, JSON]:
-    """Read everything at once, write the file, then the row that makes it known."""
+    """Read everything at once, write the file, then the row that registers it."""
     known = await call.remembered()
     if known is not None:
         return known
@@ -60,7 +60,7 @@ async def create(call: Call) -> dict[str, JSON]:
 
 
 async def list_snapshots(call: Call) -> dict[str, JSON]:
-    """What is known, newest first; a file that is gone is named as missing."""
+    """The registered snapshots, newest first; a file that is gone is reported as missing."""
     folder = folder_of(call.store, call.settings, "snapshots")
     rows = await _rows(call)
     present = await asyncio.to_thread(names_in, folder) if rows else set[str]()
@@ -86,7 +86,7 @@ async def load(call: Call) -> dict[str, JSON]:
 
 
 def describe(call: Call, seen: Overview, health: dict[str, JSON]) -> dict[str, JSON]:
-    """The snapshot itself: counts, sizes and names, never a value or what a call was given."""
+    """The snapshot itself: counts, sizes and names, never a value or the input of a call."""
     agents: dict[str, Any] = {agent: msgspec.to_builtins(summary) for agent, summary in seen.agents.items()}
     for usage in seen.scopes:
         if (agent := agent_of(usage.scope)) is not None:
@@ -162,12 +162,12 @@ async def _rows(call: Call) -> list[Entry]:
 
 
 async def _retire(call: Call, made: str) -> None:
-    """Take away what is beyond the limit; the one that was just made always stays, whatever the clock says."""
+    """Remove what is beyond the limit; the one that was just made is always kept, whatever the clock says."""
     folder = folder_of(call.store, call.settings, "snapshots")
     others = [entry for entry in await _rows(call) if entry.key != made]
     for entry in others[max(0, call.limits.snapshots - 1) :]:
-        # The row goes first: a file that nobody knows is no snapshot, a row without its file is a broken one. It goes
-        # in a transaction of its own: the call itself is done, and is told and remembered once.
+        # The row goes first: a file without a row is not a snapshot, but a row without its file is a broken one. It
+        # goes in its own transaction: the call itself is done, and is reported and remembered once.
         gone = Remove(scope=SNAPSHOTS, key=entry.key, forget=True)
         line = call.audit_line("done", retired=entry.key)
         await call.store.transact(EntryTransaction(changes=(gone,), owner=call.caller.agent, audit=(line,)))

@@ -1,4 +1,4 @@
-"""Shared keys and the inbox as MCP resources, whose updates are a doorbell: what changed is read, never sent along."""
+"""Shared keys and the inbox as MCP resources. An update is only a signal: the client reads what changed."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ INBOX = types.Resource(
 
 
 class Resources:
-    """What one agent may read and listen to; every read goes through the gate like a call of its tool."""
+    """What one agent may read and listen to; every read passes the same checks as a call of its tool."""
 
     def __init__(self, gateway: Gateway, agent: str) -> None:
         self._gateway = gateway
@@ -52,7 +52,7 @@ class Resources:
         self._handler = ListenHandler(self._bell)
 
     async def list_templates(self, _ctx: Any, _params: Any) -> types.ListResourceTemplatesResult:
-        """How the address of a shared key is made."""
+        """The template for the address of a shared key."""
         return types.ListResourceTemplatesResult(resource_templates=TEMPLATES)
 
     async def list_resources(self, _ctx: Any, _params: Any) -> types.ListResourcesResult:
@@ -60,7 +60,7 @@ class Resources:
         return types.ListResourcesResult(resources=[INBOX])
 
     async def read(self, _ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        """What a resource holds now."""
+        """The present content of a resource."""
         capability, inputs = _call_behind(params.uri)
         try:
             answer = await self._gateway.call(self._caller, capability, inputs)
@@ -71,9 +71,9 @@ class Resources:
         return types.ReadResourceResult(contents=[content])
 
     async def listen(self, ctx: Any, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
-        """Ring whenever one of the named resources has changed, until the client leaves.
+        """Signal whenever one of the named resources has changed, until the client leaves.
 
-        When a key changes says something about it, so whoever may not read it may not listen either.
+        The time of a change says something about a key, so a client that may not read it may not listen either.
         """
         uris = params.notifications.resource_subscriptions or []
         for uri in uris:
@@ -85,12 +85,12 @@ class Resources:
             return await self._handler(ctx, params)
 
     def hang_up(self) -> None:
-        """Tell everybody who listens that nothing more will come."""
+        """Tell all listeners that nothing more will come."""
         self._handler.close()
 
 
 class _Bell:
-    """The store's log of changes as the protocol's bus, followed while somebody listens."""
+    """The store's log of changes as the protocol's bus, followed while there are listeners."""
 
     def __init__(self, gateway: Gateway, agent: str) -> None:
         self._store = gateway.store
@@ -101,12 +101,12 @@ class _Bell:
         self._beginning = asyncio.Lock()
 
     async def publish(self, event: ServerEvent) -> None:
-        """Tell everybody here."""
+        """Tell all listeners here."""
         for listener in list(self._listeners.values()):
             listener(event)
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Have a listener told; answers how to stop that."""
+        """Add a listener; returns a function that removes it."""
         token = object()
         self._listeners[token] = listener
 
@@ -117,7 +117,7 @@ class _Bell:
 
     @contextlib.asynccontextmanager
     async def rung_for(self, uris: list[str]) -> AsyncGenerator[None]:
-        """Follow the log from here on, and ring for these addresses in the spelling of whoever asked."""
+        """Follow the log from here on, and signal for these addresses as the client spelled them."""
         self._uris.extend(uris)
         try:
             async with self._beginning:
@@ -136,7 +136,7 @@ class _Bell:
         following = asyncio.create_task(self._follow(begun))
         await asyncio.wait({begun, following}, return_when=asyncio.FIRST_COMPLETED)
         if following.done():
-            # It follows for ever unless it could not begin: then whoever wants to listen is told why.
+            # It follows forever unless it could not start: then the caller learns why.
             await following
         return following
 
@@ -152,12 +152,12 @@ class _Bell:
                     log_exception("mcp.listen_failed", problem)
 
     async def _look(self, revision: int) -> int:
-        """Ring for what changed since a revision of the log; answers where it ends now."""
+        """Signal what changed since a revision of the log; returns where the log ends now."""
         page = await self._store.list_events(revision, scope=SHARED)
         mine = [each[1] for each in await subscriptions_of(self._store, self._agent) if each[1].until is None]
         changed = {event.key for event in page.events}
         inbox = any(_concerns(each, event) for each in mine for event in page.events)
-        # What is no longer known may have been anything.
+        # Changes that are no longer known could have been anything.
         everything = revision < page.compacted
         for uri in dict.fromkeys(self._uris):
             if everything or (inbox if uri == INBOX_URI else _key_of(uri) in changed):

@@ -34,7 +34,7 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 def server_for(gateway: Gateway, resources: Resources, agent: str) -> "Server[Any]":
-    """A server for one agent; its name is bound here and is no argument of any tool."""
+    """A server for one agent; the agent's name is bound here and is not an argument of any tool."""
 
     async def list_tools(_ctx: Any, _params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(
@@ -65,7 +65,7 @@ def server_for(gateway: Gateway, resources: Resources, agent: str) -> "Server[An
 
 
 async def serve_stdio(gateway: Gateway, agent: str) -> None:
-    """Serve the client on standard input and output, until it closes them."""
+    """Serve the client on standard input and output until it closes them."""
     server = server_for(gateway, Resources(gateway, agent), agent)
     async with (
         sweeping(gateway),
@@ -85,8 +85,8 @@ async def serve_http(
     token: str | None = None,
     on_ready: Callable[[int], object] | None = None,
 ) -> None:
-    """Serve clients over streamable HTTP at `/mcp`, on a port of this host or on a socket that is `listening` already;
-    with a token, only those who bring it."""
+    """Serve clients over streamable HTTP at `/mcp`, on a port of this host or on a socket that is already `listening`;
+    with a token, only clients that send it."""
     import uvicorn
 
     resources = Resources(gateway, agent)
@@ -96,13 +96,13 @@ async def serve_http(
 
     class Leaving(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            # Whoever listens would keep the server for as long as they like.
+            # Listeners would keep the server running for as long as they like.
             resources.hang_up()
             await super().shutdown(sockets)
 
     server = Leaving(uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=GRACE_SECONDS))
     listening = listening or await asyncio.to_thread(socket.create_server, (host, port))
-    # Its connections have it from here; without it the body of an answer waits until the client has confirmed the head.
+    # Its connections inherit this; without it, the body of an answer waits until the client has confirmed the head.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with listening:
         async with sweeping(gateway):
@@ -112,7 +112,7 @@ async def serve_http(
             try:
                 await asyncio.shield(serving)
             except asyncio.CancelledError:
-                # Clients are told good-bye before the door is closed.
+                # Clients are told before the server closes.
                 server.should_exit = True
                 await serving
                 raise

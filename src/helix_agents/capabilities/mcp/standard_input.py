@@ -1,4 +1,4 @@
-"""Standard input, line by line, read by a thread that nobody waits for: who ends the server need not close it first."""
+"""Standard input, line by line, read by a detached thread: the server can end without standard input being closed."""
 
 import asyncio
 import os
@@ -12,8 +12,8 @@ LINES_AHEAD = 64
 
 @asynccontextmanager
 async def standard_input() -> AsyncGenerator[AsyncIterator[str]]:
-    """The lines of standard input. Whatever else reads from there in this block, or is started in it, finds its end."""
-    # Never closed: the thread may be waiting for another line when all is over.
+    """The lines of standard input. Anything else that reads it in this block, or is started in it, finds its end."""
+    # Never closed: the thread may still be waiting for another line at the end.
     wire = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -30,7 +30,7 @@ async def _lines(wire: int) -> AsyncIterator[str]:
     room = threading.Semaphore(LINES_AHEAD)
 
     def read() -> None:
-        # The loop is closed where nobody wants to hear of it any more.
+        # The loop is closed when no one is interested any more.
         with suppress(RuntimeError):
             for line in _read(wire):
                 room.acquire()

@@ -19,14 +19,14 @@ SESSION_ID: dict[str, JSON] = {"type": "string", "description": "From session__c
 
 
 def tool_definitions(gateway: Gateway, agent: str, names: Sequence[str] | None = None) -> list[dict[str, JSON]]:
-    """Every tool the agent may be shown, in a fixed order; what policy blocks is not there."""
+    """Every tool that the agent may be shown, in a fixed order; tools that the policy blocks are left out."""
     chosen = [CATALOGUE[name] for name in names] if names is not None else list(CATALOGUE.values())
     policy = gateway.settings.policy
     return [definition(each) for each in chosen if decide(policy, each, agent, {}).tier != "blocked"]
 
 
 def definition(capability: Capability) -> dict[str, JSON]:
-    """One tool, as the protocol writes it."""
+    """One tool in the protocol's form."""
     schema = dict(input_schema(capability))
     if capability.in_session:
         schema["properties"] = {**schema.get("properties", {}), "session_id": SESSION_ID}
@@ -47,11 +47,11 @@ def definition(capability: Capability) -> dict[str, JSON]:
 async def call_tool(
     gateway: Gateway, caller: Caller, name: str, arguments: Mapping[str, Any]
 ) -> tuple[bool, dict[str, JSON]]:
-    """Make a call; whether it succeeded, and its answer or its error as data."""
+    """Make a call; returns whether it succeeded, and its result or its error as data."""
     given = dict(arguments)
     capability = find_capability(name)
     if capability is not None and capability.in_session:
-        # A client names its session with every call that is about one.
+        # A client names its session with every call that concerns one.
         caller = replace(caller, session_id=_id_of(given.pop("session_id", None)))
     try:
         return True, await gateway.call(caller, name, given)
@@ -60,7 +60,7 @@ async def call_tool(
 
 
 def _id_of(given: Any) -> str | None:
-    """The id of a session; what no session can have is none."""
+    """The id of a session; None if no session can have it."""
     try:
         return check_id(given) if isinstance(given, str) else None
     except InvalidIdError:

@@ -1,4 +1,4 @@
-"""Lines of a client that cannot be read as a message: whoever asked something with one gets an error, not silence."""
+"""Lines of a client that cannot be read as a message: the sender of a request gets an error, not silence."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)|[{}\[\],:]|[^\s"{}\[\],:]+', re.DO
 
 
 class Answered:
-    """A stream of messages in which lines that are none have been answered already."""
+    """A stream of messages in which unreadable lines have already been answered."""
 
     def __init__(self, reading: Any, writing: Any) -> None:
         self._reading = reading
@@ -36,7 +36,7 @@ class Answered:
         return item
 
     async def aclose(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         await self._reading.aclose()
 
     def __aiter__(self) -> "Answered":
@@ -58,12 +58,12 @@ class Answered:
 
 
 def refusal_of(problem: Exception) -> types.JSONRPCError | None:
-    """What is answered to a line that could not be read; None where nobody waits for an answer."""
+    """The answer to a line that could not be read; None if no answer is expected."""
     if not isinstance(problem, ValidationError):
         return None
     first, *others = problem.errors(include_url=False)
     if first["type"] != "json_invalid":
-        # What is missing in a message is missed in all of it.
+        # A field that is missing is reported for the whole message.
         return _refusal(types.INVALID_REQUEST, "This is not a message of JSON-RPC 2.0.", _object_in((first, *others)))
     line = str(first["input"])
     if not line.strip():
@@ -81,7 +81,7 @@ def _object_in(errors: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def first_level(line: str) -> dict[str, Any]:
-    """The plain members of an object, however deep or wrong the others are."""
+    """The plain members of an object, however deep or malformed the others are."""
     found: dict[str, Any] = {}
     depth, name, before = 0, "", ""
     for match in _TOKEN.finditer(line):
@@ -98,6 +98,6 @@ def _refusal(code: int, message: str, said: Mapping[str, Any]) -> types.JSONRPCE
     asks, request_id = "method" in said, said.get("id")
     if asks and "id" not in said:
         return None
-    # The number of an answer is one of this server's own questions: an error under it would be taken for another's.
+    # The id of an answer belongs to a request of this server: an error under that id would be taken for another's.
     known = request_id if asks and isinstance(request_id, str | int) and not isinstance(request_id, bool) else None
     return types.JSONRPCError(jsonrpc="2.0", id=known, error=types.ErrorData(code=code, message=message))

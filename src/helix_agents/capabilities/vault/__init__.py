@@ -1,6 +1,6 @@
-"""The vault: one key an operator unlocks, and what it protects: encrypted backups and signed audit checkpoints.
+"""The vault: one key that an operator unlocks, and what it protects: encrypted backups and signed audit checkpoints.
 
-Importing this loads no cryptography; the extra `vault` is looked for when a vault or a backup is opened.
+Importing this loads no cryptography; the extra `vault` is needed when a vault or a backup is opened.
 """
 
 from helix_agents.capabilities.vault.backup_header import BackupAbout

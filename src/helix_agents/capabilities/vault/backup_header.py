@@ -1,12 +1,12 @@
-"""The head of a backup file: what it is, in clear, and the file's own key in two envelopes.
+"""The header of a backup file: what it is, in clear text, and the file's own key in two envelopes.
 
 ```
 8    magic       89 "HLXB" 0D 0A 1A: a transfer as text damages it visibly
 2    version     1, big endian
 4+n  core        JSON: what the backup is about, and how its payload is cut
 4+m  slots       JSON: the file's key under the vault's master key, and under the passphrase
-32   checksum    SHA-256 of everything before: a damaged file is told apart from a wrong key
-32   MAC         HMAC-SHA-256 of everything before, under the file's key: nobody without a key alters the head
+32   checksum    SHA-256 of everything before: tells a damaged file from a wrong key
+32   MAC         HMAC-SHA-256 of everything before, under the file's key: the header cannot be altered without a key
 ...  payload     Tink's AES-GCM-HKDF streaming AEAD, bound to the bytes from magic to core
 ```
 
@@ -43,7 +43,7 @@ _MAC = "backup/header-mac/v1"
 
 
 class BackupAbout(Record, omit_defaults=False):
-    """What a backup is. Anybody who has the file can read this, so nothing secret belongs here."""
+    """What a backup is. Anyone who has the file can read this, so nothing secret belongs here."""
 
     backup_id: str
     created_at: str
@@ -55,7 +55,7 @@ class BackupAbout(Record, omit_defaults=False):
 
 
 class BackupCore(Record, omit_defaults=False):
-    """The part of the head that never changes once the payload is written."""
+    """The part of the header that never changes once the payload is written."""
 
     about: BackupAbout
     suite: Literal["tink-aes256-gcm-hkdf-sha256"] = "tink-aes256-gcm-hkdf-sha256"
@@ -63,7 +63,7 @@ class BackupCore(Record, omit_defaults=False):
 
 
 class VaultSlot(Record, omit_defaults=False, tag_field="kind", tag="vault"):
-    """The file's key under a key made from the vault's master key and this salt."""
+    """The file's key under a key derived from the vault's master key and this salt."""
 
     vault_id: str
     salt: bytes
@@ -71,7 +71,7 @@ class VaultSlot(Record, omit_defaults=False, tag_field="kind", tag="vault"):
 
 
 class PassphraseSlot(Record, omit_defaults=False, tag_field="kind", tag="passphrase"):
-    """The file's key under a key made from the passphrase: Argon2id with the vault's salt, HKDF with this file's."""
+    """The file's key under a key derived from the passphrase: Argon2id with the vault's salt, HKDF with this file's."""
 
     cost: Argon2Cost
     vault_salt: bytes
@@ -80,7 +80,7 @@ class PassphraseSlot(Record, omit_defaults=False, tag_field="kind", tag="passphr
 
 
 class BackupHeader(Record):
-    """A head that was read, and the bytes it consists of."""
+    """A header that was read, and the bytes it consists of."""
 
     core: BackupCore
     vault_slot: VaultSlot
@@ -98,7 +98,7 @@ _Slots = tuple[VaultSlot, PassphraseSlot]
 
 
 def build_header(core: BackupCore, keys: UnlockedKeys, file_key: bytes) -> BackupHeader:
-    """The head of a new file, under both keys of an unlocked vault."""
+    """The header of a new file, under both keys of an unlocked vault."""
     core_json = encode(core)
     bound = MAGIC + _VERSION.pack(BACKUP_VERSION) + _LENGTH.pack(len(core_json)) + core_json
     context = hashlib.sha256(bound).digest()
@@ -130,10 +130,10 @@ def build_header(core: BackupCore, keys: UnlockedKeys, file_key: bytes) -> Backu
 
 
 def read_header(path: Path, read: Callable[[int], bytes]) -> BackupHeader:
-    """Read a head from the start of a file. Its checksum fits; without a key no more than that is known.
+    """Read a header from the start of a file. Its checksum is right; without a key, no more than that is known.
 
     Raises:
-        BackupDamagedError: it is no backup, was cut, or was altered.
+        BackupDamagedError: it is not a backup, was cut off, or was altered.
         BackupTooNewError: a newer version wrote it.
     """
 
@@ -191,20 +191,20 @@ def _decode(path: Path, core_json: bytes, slots_json: bytes) -> tuple[BackupCore
 
 
 def key_from_vault(header: BackupHeader, keys: UnlockedKeys) -> bytes | None:
-    """The file's key by the vault's master key; None if the slot does not open."""
+    """The file's key, by the vault's master key; None if the slot does not open."""
     slot = header.vault_slot
     return unwrap(keys.from_master(_VAULT_SLOT, slot.salt), slot.wrapped_key, hashlib.sha256(header.bound).digest())
 
 
 def key_from_passphrase(header: BackupHeader, stretched: bytes) -> bytes | None:
-    """The file's key by what Argon2id made of a passphrase; None if the slot does not open."""
+    """The file's key, by what Argon2id made of a passphrase; None if the slot does not open."""
     slot = header.passphrase_slot
     wrapping_key = derive(stretched, _PASSPHRASE_SLOT, slot.salt)
     return unwrap(wrapping_key, slot.wrapped_key, hashlib.sha256(header.bound).digest())
 
 
 def check_mac(path: Path, header: BackupHeader, file_key: bytes) -> None:
-    """Let a head pass that was written by one who had the file's key.
+    """Check that a header was written by someone who had the file's key.
 
     Raises:
         BackupDamagedError: it was altered since.
@@ -214,7 +214,7 @@ def check_mac(path: Path, header: BackupHeader, file_key: bytes) -> None:
 
 
 def new_file_key() -> bytes:
-    """A key for one file and no other."""
+    """A key for a single file."""
     return os.urandom(KEY_BYTES)
 
 

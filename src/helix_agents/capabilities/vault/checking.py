@@ -1,4 +1,4 @@
-"""Reading a backup from its first byte to its last, in one place for those who write it, open it and verify it."""
+"""Reads a backup from its first byte to its last, in one place for writing, opening and verifying."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from helix_agents.domain.records import Record
 
 
 class BackupFacts(Record):
-    """A backup that was read from its first byte to its last."""
+    """The facts about a backup that was read from its first byte to its last."""
 
     about: BackupAbout
     vault_id: str
@@ -24,7 +24,7 @@ class BackupFacts(Record):
 
 
 class EncryptedFile:
-    """An open backup whose head is authentic; its plaintext comes piece by piece. Everything here blocks."""
+    """An open backup whose header is authentic; its plaintext comes piece by piece. Everything here blocks."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class EncryptedFile:
         find_key: Callable[[BackupHeader], bytes],
         see: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Read the head; whoever wants to `see` every byte of the file on its way is shown them."""
+        """Read the header; `see` is called with every byte of the file on its way."""
         self._path = path
         self._descriptor = descriptor
         self._see = see
@@ -53,7 +53,7 @@ class EncryptedFile:
         """The next authentic bytes, empty after the last.
 
         Raises:
-            BackupDamagedError: the file was altered or cut; what was read before must not be used.
+            BackupDamagedError: the file was altered or cut off; what was read before must not be used.
         """
         try:
             data = self._payload.read()
@@ -68,7 +68,8 @@ class EncryptedFile:
         self._payload.close()
 
     def _check_size(self) -> None:
-        """Tink stops at a last segment that is full, whatever follows it; a backup ends where its content does."""
+        """Tink stops at a last segment that is full, whatever follows it; a backup has to end where its content
+        does."""
         with file_system(self._path):
             size = os.fstat(self._descriptor).st_size
         expected = self.header.size + payload_bytes(self._plain_bytes, self.header.core.segment_bytes)
@@ -91,7 +92,7 @@ class EncryptedFile:
 
 
 def check_file(path: Path, descriptor: int, find_key: Callable[[BackupHeader], bytes]) -> BackupFacts:
-    """Read everything and keep nothing but what it was.
+    """Read everything and keep only its facts.
 
     Raises:
         BackupDamagedError: the file is not what was written.

@@ -1,4 +1,4 @@
-"""Audit checkpoints signed with the vault's key, kept in a file of their own away from the rows they speak of."""
+"""Audit checkpoints signed with the vault's key, kept in their own file away from the rows that they are about."""
 
 import errno
 import fcntl
@@ -22,7 +22,7 @@ _MOST_LINE_BYTES = 64 * 1024
 
 
 class CheckpointSigner:
-    """Signs checkpoints with Ed25519. Made by an unlocked vault; works until the process ends or it is dropped."""
+    """Signs checkpoints with Ed25519. Created by an unlocked vault; works until the process ends or it is dropped."""
 
     def __init__(self, seed: bytes) -> None:
         self._seed = Secret(seed)
@@ -44,7 +44,7 @@ class CheckpointSigner:
 
 
 def public_key_of(seed: bytes) -> str:
-    """The key that checks what this seed signs, in hex."""
+    """The key, in hex, that verifies what this seed signs."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw().hex()
@@ -53,9 +53,10 @@ def public_key_of(seed: bytes) -> str:
 def check_checkpoints(
     checkpoints: Iterable[AuditCheckpoint], store_id: str, public_key: str
 ) -> tuple[tuple[AuditCheckpoint, ...], tuple[AuditFinding, ...]]:
-    """Part the checkpoints this vault signed for this store from all others, which become findings.
+    """Separate the checkpoints that this vault signed for this store from all others, which become findings.
 
-    The public key must come from where the checkpoints do not: from the vault's file, or from a note of the operator.
+    The public key must not come from the same place as the checkpoints: take it from the vault's file, or from an
+    operator's note.
 
     Raises:
         MissingExtraError: the extra `vault` is not installed.
@@ -106,7 +107,7 @@ def _signed_bytes(checkpoint: AuditCheckpoint) -> bytes:
 
 
 async def append_checkpoint(path: str | Path, checkpoint: AuditCheckpoint) -> None:
-    """Add one line to the file and bring it to the disk; the file is made if it is missing.
+    """Append one line to the file and sync it to disk; the file is created if it is missing.
 
     Raises:
         PathRefusedError: the path is a link.
@@ -116,12 +117,12 @@ async def append_checkpoint(path: str | Path, checkpoint: AuditCheckpoint) -> No
 
 
 async def load_checkpoints(path: str | Path, *, newest: bool = False) -> tuple[AuditCheckpoint, ...]:
-    """The checkpoints of the file, oldest first; none if there is no file. Signatures are not looked at here.
+    """The checkpoints in the file, oldest first; none if there is no file. Signatures are not verified here.
 
-    With `newest`, only those at its end: some hundred of them, however long it has become.
+    With `newest`, only those at its end: some hundred of them, however long the file has become.
 
     Raises:
-        VaultDamagedError: a line is no checkpoint. A last line that was cut while it was written is left out.
+        VaultDamagedError: a line is not a checkpoint. A last line that was cut off while it was written is left out.
     """
     return await in_thread(lambda: _load(Path(path), most_bytes=_MOST_LINE_BYTES if newest else None))
 
@@ -145,7 +146,7 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def _whole_lines(descriptor: int) -> int:
-    """The size of the file, after a line that a dying process cut short was taken off its end."""
+    """The size of the file, after removing a line at its end that a dying process cut short."""
     size = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, _MOST_LINE_BYTES, max(0, size - _MOST_LINE_BYTES))
     torn = len(tail) - (tail.rfind(b"\n") + 1)
@@ -175,7 +176,7 @@ def _load(path: Path, *, most_bytes: int | None) -> tuple[AuditCheckpoint, ...]:
 
 
 def _end_of(path: Path, most_bytes: int | None) -> bytes:
-    """The file, or the whole lines within so many bytes before its end."""
+    """The file, or the whole lines within this many bytes before its end."""
     with path.open("rb") as opened:
         size = opened.seek(0, os.SEEK_END)
         skipped = 0 if most_bytes is None else max(0, size - most_bytes)

@@ -1,4 +1,4 @@
-"""Copying a backup to where an operator allows it: ciphertext only, so the vault may be locked."""
+"""Copies a backup to where an operator allows it: ciphertext only, so the vault may be locked."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ from helix_agents.domain.records import Record
 
 
 class CopiedBackup(Record):
-    """Where the copy is, and what it is."""
+    """Where the copy is, and what it contains."""
 
     path: str
     size_bytes: int
@@ -26,15 +26,15 @@ class CopiedBackup(Record):
 async def copy_backup(
     source: str | Path, destination: str | Path, *, roots: Iterable[str | Path], sha256: str | None = None
 ) -> CopiedBackup:
-    """Copy a backup under one of the roots: into a folder under its own name, or to a path that nothing has yet.
+    """Copy a backup below one of the roots: into a folder under its own name, or to a path that does not exist yet.
 
-    The copy is byte for byte the same, readable by its owner only, and on the disk when this returns. Below a root no
-    link is followed, even one that appears while this runs; a root itself may be one, it is the operator's word. With
+    The copy is identical byte for byte, readable by its owner only, and on disk when this returns. Below a root no link
+    is followed, even one that appears while this runs; a root itself may be a link, because the operator chose it. With
     `sha256`, only a source that has this hash is copied.
 
     Raises:
         PathRefusedError: the destination is taken, is or passes a link, or is outside the roots.
-        BackupDamagedError, BackupTooNewError: the source is no backup, or another one than it should be.
+        BackupDamagedError, BackupTooNewError: the source is not a backup, or not the one it should be.
         VaultFileError: the file system refused.
     """
     allowed = [Path(root) for root in roots]
@@ -62,7 +62,7 @@ def _copy(source: Path, destination: Path, roots: list[Path], expected: str | No
 
 
 def _place(destination: Path, roots: list[Path]) -> tuple[Path, tuple[str, ...]]:
-    """The root the destination is under, as the folder it really is, and the steps from there."""
+    """The root that contains the destination, as the folder it really is, and the steps from there."""
     if destination.is_absolute() and ".." not in destination.parts:
         for root in roots:
             real = Path(os.path.realpath(root))
@@ -97,7 +97,7 @@ def _refuse_what_is_no_backup(path: Path, descriptor: int) -> None:
 
 
 def _hashed(path: Path, descriptor: int, use: Callable[[bytes], None]) -> tuple[str, int]:
-    """Hand every block of the file on, and say what the whole was."""
+    """Pass every block of the file on, and return the hash and size of the whole."""
     digest = hashlib.sha256()
     size = 0
     with file_system(path):

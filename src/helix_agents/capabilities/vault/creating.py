@@ -1,4 +1,4 @@
-"""Writing a backup: encrypted as it comes, read back and checked, and only then there under its name."""
+"""Writes a backup: encrypted as it comes, read back and checked, and only then given its name."""
 
 import hashlib
 import os
@@ -29,11 +29,12 @@ _HOP_BYTES = 1 << 20
 def create_backup(
     path: str | Path, *, vault: Vault, about: BackupAbout, segment_bytes: int = 1 << 20
 ) -> "BackupWriter":
-    """A backup to be written inside `async with`. Left normally, it is synced, verified, and then there under its name.
+    """A backup to be written inside `async with`. If the block ends normally, it is synced, verified, and then gets its
+    name.
 
-    Left by an exception, nothing is there; only who is cancelled in the very end may leave it whole, as may who dies
-    there. A file that has the name is never overwritten, a link never followed. Memory stays bounded however much is
-    written, and the event loop is never blocked.
+    If the block raises, nothing is left; only a cancellation or a crash at the very end may leave the complete file. An
+    existing file is never overwritten, and a link never followed. Memory stays bounded however much is written, and the
+    event loop is never blocked.
 
     Raises (on entering or leaving the block):
         VaultLockedError, VaultNotInitialisedError: there is no key to encrypt with.
@@ -47,7 +48,7 @@ def create_backup(
 
 
 class BackupWriter:
-    """What `create_backup` gives to its block. `facts` are known after it."""
+    """What `create_backup` provides to its block. `facts` are known after it."""
 
     facts: BackupFacts
 
@@ -72,7 +73,7 @@ class BackupWriter:
         return self
 
     async def write(self, data: bytes) -> None:
-        """Add bytes. Small ones are gathered before a thread encrypts them.
+        """Add bytes. Small pieces are collected before a thread encrypts them.
 
         Raises:
             VaultFileError: the file system refused.
@@ -98,7 +99,7 @@ class BackupWriter:
 
 
 class _Draft:
-    """The file on its way; its methods block, and run in threads one after another."""
+    """The file that is being written; its methods block, and run in threads one after another."""
 
     def __init__(self, path: Path, header: BackupHeader, file_key: bytes) -> None:
         self.header = header
@@ -126,7 +127,7 @@ class _Draft:
             self._plain.update(piece)
             self._plain_bytes += len(piece)
             view = memoryview(piece)
-            # Tink copies what it is given, and holds the interpreter meanwhile; so it is given a little at a time.
+            # Tink copies what it is given, and holds the interpreter meanwhile, so it is given a little at a time.
             for begin in range(0, len(view), _HOP_BYTES):
                 self._payload.write(view[begin : begin + _HOP_BYTES])
 

@@ -1,4 +1,4 @@
-"""Whether the vault's optional dependencies are here, asked before anything is written."""
+"""Whether the vault's optional dependencies are installed, checked before anything is written."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ _MODULES = ("argon2", "cryptography", "tink")
 
 
 def require_vault_extra() -> None:
-    """Pass when everything the vault needs can be imported.
+    """Check that everything the vault needs can be imported.
 
     Raises:
         MissingExtraError: the extra `vault` is not installed.

@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all, are readable by their owner only, and are never reached through a link.
+"""Files that appear completely or not at all, are readable by their owner only, and are never reached through a link.
 
-A file is written under a name nobody looks for and then linked to its own. A process that dies before leaves only that
-first name behind; it held a lock on it, so the next writer in the folder can tell that nobody does any more.
+A file is written under a temporary name and then linked to its own. A process that dies before that leaves only the
+temporary name behind; it held a lock on it, so the next writer in the folder can tell that the process is gone.
 """
 
 import errno
@@ -24,7 +24,7 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, er
 
 @contextmanager
 def file_system(path: Path) -> Generator[None]:
-    """Turn what the operating system refuses into one of our errors about this path."""
+    """Turn an error of the operating system into one of ours about this path."""
     try:
         yield
     except FileExistsError as problem:
@@ -39,7 +39,7 @@ def file_system(path: Path) -> Generator[None]:
 def open_folder(folder: Path, *, beneath: Path | None = None) -> Generator[int]:
     """The folder as a descriptor. From `beneath` down (by default: for the folder itself) no link is followed.
 
-    What is done through the descriptor happens in this folder, whatever is renamed or linked over its path meanwhile.
+    Operations through the descriptor happen in this folder, whatever is renamed or linked over its path meanwhile.
     """
     start = folder.parent if beneath is None else beneath
     steps = folder.parts[len(start.parts) :]
@@ -69,7 +69,7 @@ def is_link(name: str, folder: int) -> bool:
 
 
 def kind_of(name: str, folder: int) -> int | None:
-    """The mode of what has this name in the folder, links not followed; None if nothing has."""
+    """The mode of what has this name in the folder, without following links; None if nothing has."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def open_regular(path: Path) -> int:
         VaultFileError: it cannot be opened.
     """
     with file_system(path):
-        # Opening a pipe would wait for its other end, so nothing is waited for until it is known what this is.
+        # Opening a pipe would wait for its other end, so nothing waits until it is known what this is.
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
@@ -93,7 +93,7 @@ def open_regular(path: Path) -> int:
 
 
 class PartFile:
-    """A file on its way into a folder: written, synced, and then there under its name, or gone."""
+    """A file on its way into a folder: written, synced, and then given its name, or removed."""
 
     def __init__(self, folder: int, path: Path, *, replacing: bool = False) -> None:
         self.path = path
@@ -112,14 +112,14 @@ class PartFile:
                 view = view[os.write(self.descriptor, view) :]
 
     def sync(self) -> None:
-        """Bring it to the disk, and let the next read come from there where the system can be asked for that."""
+        """Sync it to disk, and let the next read come from there where the system supports that."""
         with file_system(self.path):
             os.fsync(self.descriptor)
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def publish(self) -> None:
-        """Give the file its name: one that nobody took meanwhile, or that of the file it replaces."""
+        """Give the file its name: one that is still free, or that of the file it replaces."""
         with file_system(self.path):
             if self._replacing:
                 os.rename(self._part, self.path.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -128,7 +128,7 @@ class PartFile:
             os.fsync(self._folder)
 
     def close(self) -> None:
-        """Remove what was not published; always to be called."""
+        """Remove what was not published; must always be called."""
         with suppress(OSError):
             os.unlink(self._part, dir_fd=self._folder)
         os.close(self.descriptor)
@@ -142,12 +142,12 @@ def _create_part(folder: int, name: str) -> tuple[int, str]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor, part
-        # A writer that swept the folder between these lines took it for one left behind.
+        # A writer that swept the folder between these lines took it for a leftover.
         os.close(descriptor)
 
 
 def sweep(folder: int) -> None:
-    """Remove what writers that died left in the folder; what a living one holds stays."""
+    """Remove what writers that died left in the folder; what a living one holds is kept."""
     for name in os.listdir(folder):
         if not _PART.match(name):
             continue
@@ -166,8 +166,8 @@ def _give_name(folder: int, part: str, name: str) -> None:
     except OSError as problem:
         if problem.errno not in _NO_HARD_LINKS:
             raise
-        # Memory sticks know no second name for a file. There the name is taken first, and a machine that stops between
-        # these two lines leaves an empty file, which every reader refuses.
+        # Some file systems, such as those of memory sticks, allow no second name for a file. There the name is taken
+        # first, and a machine that stops between these two lines leaves an empty file, which every reader refuses.
         os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _OWNER_ONLY, dir_fd=folder))
         os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
     else:

@@ -1,7 +1,7 @@
-"""The keeper: a process that holds the keys of an unlocked vault in memory, until it is told to lock it or time is up.
+"""The keeper: a process that holds the keys of an unlocked vault in memory, until it is told to lock or time is up.
 
-`helix vault unlock` starts it. It says the keys to processes of its own user, and to nobody else; a new passphrase, a
-vault's file that is gone, or another keeper in its place end it like `helix vault lock`.
+`helix vault unlock` starts it. It gives the keys to processes of its own user only. A new passphrase, a missing vault
+file, or another keeper in its place end it, just like `helix vault lock`.
 """
 
 import os
@@ -27,19 +27,19 @@ from helix_agents.domain.errors import VaultError
 from helix_agents.domain.records import decode, encode
 
 LOOK_SECONDS = 5.0
-# One that goes on while the machine sleeps: the hours are those of the person who said them. Linux has one of its own
-# for that; elsewhere, the other one does.
+# A clock that continues while the machine sleeps, because the hours are meant as a person means them. Linux has one;
+# elsewhere, the monotonic clock has to do.
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def main() -> None:
     """Be the keeper of one vault, with keys that come from standard input."""
     vault = Path(sys.argv[1])
-    # The keys are written nowhere, not even where a crash would write them.
+    # The keys are written nowhere, not even into a crash dump.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     charge = decode(sys.stdin.buffer.read(), Charge)
     if os.fork():
-        # Who started this waits for its end, and for what its child says: that goes on.
+        # The starter waits for this process to end, and for what its child says; the child continues.
         os._exit(0)
     try:
         door = _open_door(vault)
@@ -60,7 +60,7 @@ def _keep(vault: Path, kept: Kept, door: socket.socket, *, until: float) -> None
             with suppress(OSError):
                 other, _ = door.accept()
                 with other:
-                    # Hours may have gone by since it began to wait for somebody.
+                    # Hours may have passed since it started to wait for a request.
                     if (left := until - _now()) <= 0 or _answer(other, kept, left) == b"lock":
                         return
     finally:
@@ -73,7 +73,7 @@ def _now() -> float:
 
 
 def _door_number(vault: Path) -> int | None:
-    """What tells this keeper's socket from that of one who came later."""
+    """What tells this keeper's socket from that of a later keeper."""
     try:
         return os.stat(door_of(vault)).st_ino
     except OSError:
@@ -81,7 +81,7 @@ def _door_number(vault: Path) -> int | None:
 
 
 def _answer(other: socket.socket, kept: Kept, left: float) -> bytes:
-    """Answer one question; says which it was."""
+    """Answer one request; returns which it was."""
     other.settimeout(PATIENCE_SECONDS)
     if not _is_same_user(other):
         return b""
@@ -92,7 +92,7 @@ def _answer(other: socket.socket, kept: Kept, left: float) -> bytes:
 
 
 def _open_door(vault: Path) -> socket.socket:
-    """Listen in the vault's folder, under a name that only then becomes the door's: nobody finds it half open."""
+    """Listen in the vault's folder under a temporary name, and then rename the socket: no client finds it half open."""
     os.chdir(vault.parent)
     os.umask(0o177)
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -104,7 +104,7 @@ def _open_door(vault: Path) -> socket.socket:
 
 
 def _fits(vault: Path, kept: Kept) -> bool:
-    """Whether the keys are still those of the vault's file."""
+    """Whether the keys still belong to the vault's file."""
     try:
         found = find_vault_file(vault)
     except VaultError:
@@ -113,7 +113,7 @@ def _fits(vault: Path, kept: Kept) -> bool:
 
 
 def _is_same_user(other: socket.socket) -> bool:
-    """The socket's mode lets nobody else in; where the system says who asks, that is looked at too."""
+    """The socket's mode lets no other user in; where the system says who asks, that is checked as well."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     _, user, _ = struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))

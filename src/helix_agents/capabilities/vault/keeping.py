@@ -1,7 +1,7 @@
-"""Asking the keeper of an unlocked vault, a process that one operator started and all processes of that user ask.
+"""Asks the keeper of an unlocked vault: a process that an operator started, and that all processes of that user ask.
 
-It listens on a socket beside the vault's file that only its user may open. Nothing of it is on the disk: when it ends,
-the vault is locked.
+It listens on a socket beside the vault's file that only its user may open. It keeps nothing on disk: when it ends, the
+vault is locked.
 """
 
 import os
@@ -25,7 +25,7 @@ Question: TypeAlias = Literal["keys", "status", "lock"]
 
 
 class Kept(Record):
-    """The keys of one vault. `wrapped_key` is what stood in its file: under a new passphrase they are let go."""
+    """The keys of one vault. `wrapped_key` is what its file contained: under a new passphrase the keys are dropped."""
 
     wrapped_key: bytes
     master: bytes
@@ -33,14 +33,14 @@ class Kept(Record):
 
 
 class Charge(Record):
-    """What a keeper is started with, over a pipe: on a command line everybody could read it."""
+    """What a keeper is started with, over a pipe: on a command line everyone could read it."""
 
     kept: Kept
     seconds: float
 
 
 class KeeperAnswer(Record):
-    """What a keeper says: how long it will be there, and the keys if it was asked for them."""
+    """A keeper's answer: how long it will be there, and the keys if it was asked for them."""
 
     seconds_left: float
     kept: Kept | None = None
@@ -52,7 +52,7 @@ def door_of(vault: Path) -> str:
 
 
 def ask_keeper(vault: Path, question: Question) -> KeeperAnswer | None:
-    """What the keeper of a vault answers; None when there is none."""
+    """The answer of a vault's keeper; None if there is no keeper."""
     try:
         with _address(vault) as address, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
             door.settimeout(PATIENCE_SECONDS)
@@ -61,20 +61,20 @@ def ask_keeper(vault: Path, question: Question) -> KeeperAnswer | None:
             answer = read_line(door)
             return decode(answer, KeeperAnswer) if answer else None
     except (OSError, RecordTooNewError, SessionCorruptError):
-        # Nobody listens, whoever did is leaving, or it is a keeper of another version: in any case the vault is locked.
+        # There is no keeper, it is leaving, or it is one of another version: in any case the vault is locked.
         return None
 
 
 def start_keeper(vault: Path, charge: Charge) -> None:
-    """Start a keeper in place of the one there may be.
+    """Start a keeper in place of any existing one.
 
     Raises:
-        VaultFileError: it could not begin to listen.
+        VaultFileError: it could not start to listen.
     """
     ask_keeper(vault, "lock")
     environment = {name: value for name, value in os.environ.items() if name != "HELIX_VAULT_PASSPHRASE"}
     started = subprocess.Popen(
-        # Without -P, a file in the folder somebody is in would be a module of the process that holds the keys.
+        # Without -P, a file in the current folder could become a module of the process that holds the keys.
         [sys.executable, "-P", "-m", "helix_agents.capabilities.vault.keeper", str(vault)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -92,7 +92,7 @@ def start_keeper(vault: Path, charge: Charge) -> None:
 
 
 def read_line(door: socket.socket) -> bytes:
-    """What the other side said, up to the end of its line; nothing if it left before that."""
+    """What the other side said, up to the end of its line; empty if it left before that."""
     heard = b""
     while not heard.endswith(b"\n") and len(heard) < MOST_BYTES:
         more = door.recv(MOST_BYTES)
@@ -104,7 +104,8 @@ def read_line(door: socket.socket) -> bytes:
 
 @contextmanager
 def _address(vault: Path) -> Generator[str]:
-    """How the socket is reached: its path may be longer than an address can be, so Linux goes by the open folder."""
+    """How the socket is reached: its path may be longer than an address can be, so Linux goes through the open
+    folder."""
     if not Path("/proc/self/fd").exists():
         yield str(vault.with_name(door_of(vault)))
         return

@@ -1,6 +1,6 @@
-"""How keys are made, wrapped and forgotten: Argon2id for passphrases, HKDF for purposes, AES-256-GCM around keys.
+"""How keys are created, wrapped and forgotten: Argon2id for passphrases, HKDF for purposes, AES-256-GCM around keys.
 
-Python cannot promise that no copy of a key is left in memory. What it can do is done: keys live in a buffer that is
+Python cannot guarantee that no copy of a key is left in memory. What is possible is done: keys live in a buffer that is
 overwritten, are never part of a `repr`, and cannot be pickled.
 """
 
@@ -17,21 +17,21 @@ SALT_BYTES = 16
 NONCE_BYTES = 12
 FEWEST_CHARACTERS = 8
 
-# What a file may ask of the machine that opens it: enough for any sane choice, too little to bring the machine down.
+# The most that a file may demand of the machine that opens it: enough for any sane choice, too little to bring it down.
 MOST_MEMORY_KIB = 1024 * 1024
 MOST_PASSES = 10
 MOST_LANES = 16
 
 
 class Argon2Cost(Record, omit_defaults=False):
-    """What one guess at a passphrase costs. The defaults are RFC 9106's second choice: 64 MiB, 3 passes, 4 lanes."""
+    """The cost of one guess at a passphrase. The defaults are RFC 9106's second choice: 64 MiB, 3 passes, 4 lanes."""
 
     memory_kib: int = 64 * 1024
     passes: int = 3
     lanes: int = 4
 
     def problem(self) -> str | None:
-        """Why this cost cannot be paid here, or None."""
+        """Why this cost is not possible here, or None."""
         if not 1 <= self.lanes <= MOST_LANES:
             return f"Argon2id with {self.lanes} lanes; from 1 to {MOST_LANES} are accepted"
         if not 1 <= self.passes <= MOST_PASSES:
@@ -42,7 +42,7 @@ class Argon2Cost(Record, omit_defaults=False):
 
 
 class Secret:
-    """A key in a buffer that can be overwritten; it shows itself to nobody."""
+    """A key in a buffer that can be overwritten; it is never shown."""
 
     __slots__ = ("_bytes",)
 
@@ -65,8 +65,8 @@ class Secret:
 class UnlockedKeys:
     """The keys of an unlocked vault, until they are wiped.
 
-    The stretched passphrase, what Argon2id made of it, is kept too: so a backup can later be opened by the passphrase,
-    although nobody types it when the backup is made.
+    The stretched passphrase, what Argon2id made of it, is kept as well, so that a backup can later be opened with the
+    passphrase although it is not typed when the backup is made.
     """
 
     __slots__ = ("_guard", "_master", "_path", "_stretched", "_wiped", "cost", "salt", "vault_id")
@@ -84,7 +84,7 @@ class UnlockedKeys:
         self._guard = Lock()
 
     def from_master(self, purpose: str, salt: bytes = b"") -> bytes:
-        """A key for one purpose, from the vault's master key.
+        """A key for one purpose, derived from the vault's master key.
 
         Raises:
             VaultLockedError: the keys were wiped meanwhile.
@@ -92,7 +92,7 @@ class UnlockedKeys:
         return self._derive(self._master, purpose, salt)
 
     def from_passphrase(self, purpose: str, salt: bytes = b"") -> bytes:
-        """A key for one purpose, from the stretched passphrase.
+        """A key for one purpose, derived from the stretched passphrase.
 
         Raises:
             VaultLockedError: the keys were wiped meanwhile.
@@ -100,7 +100,7 @@ class UnlockedKeys:
         return self._derive(self._stretched, purpose, salt)
 
     def master_key(self) -> bytes:
-        """The master key itself, to be wrapped anew."""
+        """The master key itself, to be wrapped again."""
         with self._guard:
             self._check()
             return self._master.reveal()
@@ -112,7 +112,7 @@ class UnlockedKeys:
             self._stretched.wipe()
 
     def _derive(self, secret: Secret, purpose: str, salt: bytes) -> bytes:
-        # Whoever locks the vault at this moment waits: a key derived from overwritten bytes would protect nothing.
+        # Locking the vault waits for this: a key derived from overwritten bytes would protect nothing.
         with self._guard:
             self._check()
             return derive(secret.reveal(), purpose, salt)
@@ -129,7 +129,7 @@ class UnlockedKeys:
 
 
 def check_new_passphrase(passphrase: str) -> None:
-    """Let a passphrase pass that is worth stretching.
+    """Check that a passphrase is worth stretching.
 
     Raises:
         WeakPassphraseError: it is shorter than eight characters, or one character repeated.
@@ -141,9 +141,9 @@ def check_new_passphrase(passphrase: str) -> None:
 
 
 def stretch(passphrase: str, salt: bytes, cost: Argon2Cost) -> bytes:
-    """Argon2id: slow on purpose, so this belongs into a thread.
+    """Argon2id: slow on purpose, so call it in a thread.
 
-    Accents may be typed in two ways that look the same; both give the same key.
+    Accents can be typed in two ways that look the same; both give the same key.
     """
     from argon2.low_level import Type, hash_secret_raw
 
@@ -159,7 +159,7 @@ def stretch(passphrase: str, salt: bytes, cost: Argon2Cost) -> bytes:
 
 
 def derive(key: bytes, purpose: str, salt: bytes = b"") -> bytes:
-    """HKDF-SHA-256: a key for one purpose, from which neither the first key nor its other purposes can be told."""
+    """HKDF-SHA-256: a key for one purpose, which reveals neither the first key nor keys for other purposes."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -176,7 +176,7 @@ def wrap(wrapping_key: bytes, key: bytes, context: bytes) -> bytes:
 
 
 def unwrap(wrapping_key: bytes, wrapped: bytes, context: bytes) -> bytes | None:
-    """The key again, or None when the wrapping key, the context or the bytes are not those it was wrapped with."""
+    """The unwrapped key, or None if the wrapping key, the context or the bytes are not the original ones."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -1,4 +1,4 @@
-"""Opening a backup, by the vault that made it or by the passphrase it was made under."""
+"""Opening a backup, with the vault that made it or with the passphrase it was made under."""
 
 import hashlib
 import os
@@ -31,16 +31,16 @@ _FindKey = Callable[[BackupHeader], bytes]
 
 
 def open_backup(path: str | Path, *, vault: Vault | None = None, passphrase: str | None = None) -> "BackupReader":
-    """A backup to be read inside `async with`, by an unlocked vault or, on any machine, by its passphrase.
+    """A backup to be read inside `async with`, with an unlocked vault or, on any machine, with its passphrase.
 
-    Every piece read is authentic. That the file was not cut short is known only at its end, so what is read belongs
-    into a place that is thrown away when the loop over it raises.
+    Every piece read is authentic. Whether the file was cut short is known only at its end, so put what you read in a
+    place that is discarded if the loop over it raises.
 
     Raises (on entering or inside the block):
         VaultLockedError, VaultNotInitialisedError: the vault has no key in memory.
-        WrongPassphraseError, BackupKeyMismatchError: the key is another one.
-        BackupDamagedError, BackupTooNewError: the file is not one to be read here.
-        PathRefusedError, VaultFileError: it is a link or no plain file, or cannot be read.
+        WrongPassphraseError, BackupKeyMismatchError: the key is a different one.
+        BackupDamagedError, BackupTooNewError: the file cannot be read here.
+        PathRefusedError, VaultFileError: it is a link or not a plain file, or cannot be read.
     """
     return BackupReader(Path(path), vault, passphrase)
 
@@ -53,17 +53,17 @@ async def verify_backup(path: str | Path, *, vault: Vault | None = None, passphr
 
 
 async def read_about(path: str | Path) -> BackupAbout:
-    """What a file says it is. No key is needed, so nothing is proved: its checksum fits, and that is all.
+    """What a file says it is. No key is needed, so nothing is proved except that its checksum is right.
 
     Raises:
-        BackupDamagedError, BackupTooNewError: the file is not one to be read here.
-        PathRefusedError, VaultFileError: it is a link or no plain file, or cannot be read.
+        BackupDamagedError, BackupTooNewError: the file cannot be read here.
+        PathRefusedError, VaultFileError: it is a link or not a plain file, or cannot be read.
     """
     return await in_thread(partial(_read_about, Path(path)))
 
 
 class BackupReader:
-    """What `open_backup` gives to its block: what the backup is about, and its bytes by `async for`."""
+    """What `open_backup` provides to its block: what the backup is about, and its bytes by `async for`."""
 
     about: BackupAbout
     vault_id: str
@@ -95,7 +95,7 @@ class BackupReader:
 
     @property
     def sha256(self) -> str:
-        """The hash of the file as it was read: of all of it, once its end was reached."""
+        """The hash of the file as it was read; of the whole file, once its end was reached."""
         if self._file is None:
             raise DefinitionError("A backup", "is read inside its `async with` block")
         return self._file.seen.hexdigest()
@@ -109,7 +109,7 @@ class BackupReader:
 
 
 class _OpenFile:
-    """The descriptor and what decrypts it; its methods block, and run in threads one after another."""
+    """The descriptor and its decryption; its methods block, and run in threads one after another."""
 
     def __init__(self, path: Path) -> None:
         self.seen = hashlib.sha256()

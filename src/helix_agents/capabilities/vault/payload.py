@@ -1,8 +1,8 @@
 """The payload of a backup: Tink's AES-GCM-HKDF streaming AEAD around any number of bytes, in bounded memory.
 
-The construction and its implementation are Tink's; this module hands it our key and turns its file objects into two
-small classes. Each segment's nonce holds its number and whether it is the last, so segments cannot be swapped,
-repeated, left out or moved to another file, and an end that was cut off is noticed.
+The construction and its implementation are Tink's; this module gives it our key and turns its file objects into two
+small classes. Each segment's nonce contains its number and whether it is the last, so segments cannot be swapped,
+repeated, left out or moved to another file, and a missing end is noticed.
 """
 
 import io
@@ -17,11 +17,11 @@ _TAG_BYTES = 16
 
 
 class PayloadDamagedError(Exception):
-    """The bytes are not those that were written under this key and this head."""
+    """The bytes are not those that were written under this key and this header."""
 
 
 class EncryptingPayload:
-    """Encrypts what is written, and hands the ciphertext on."""
+    """Encrypts what is written, and passes the ciphertext on."""
 
     def __init__(self, write: Callable[[bytes], None], *, key: bytes, bound: bytes, segment_bytes: int) -> None:
         self._sink = _Sink(write)
@@ -32,17 +32,17 @@ class EncryptingPayload:
             self._stream.write(data)
 
     def finish(self) -> None:
-        """Write the last segment; without it the file is a cut one."""
+        """Write the last segment; without it the file counts as cut off."""
         with self._sink:
             self._stream.close()
 
     def abandon(self) -> None:
-        """Let go without writing anything more."""
+        """Stop without writing anything more."""
         self._sink.write_on = None
         try:
             self._stream.close()
         except _tink("tink").TinkError:
-            # It complains again of what made us give up, and would once more when it is collected.
+            # It complains again about the reason for giving up, and would once more when it is collected.
             io.RawIOBase.close(cast("io.RawIOBase", self._stream.raw))
 
 
@@ -70,14 +70,14 @@ class DecryptingPayload:
 
 
 def payload_bytes(plain_bytes: int, segment_bytes: int) -> int:
-    """How long the payload of so many bytes is: its header, and a tag for each segment that holds some of it."""
+    """How long the payload of this many bytes is: its header, and a tag for each segment that holds some of it."""
     room = segment_bytes - _TAG_BYTES
     count = max(1, -(-(plain_bytes + _HEADER_BYTES) // room))
     return _HEADER_BYTES + plain_bytes + count * _TAG_BYTES
 
 
 class _Carrier(io.RawIOBase):
-    """Carries what our side raises around Tink's machinery, which would turn it into an error of its own."""
+    """Carries exceptions of our side around Tink's code, which would turn them into its own error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class _Source(_Carrier):
 
 
 def _tink(module: str) -> Any:
-    """A part of Tink, which brings no types; loading it takes a tenth of a second, so it is left to the first use."""
+    """A part of Tink, which has no types; loading it takes a tenth of a second, so it waits for the first use."""
     return import_module(module)
 
 
@@ -139,7 +139,7 @@ def _streaming_aead() -> Any:
 
 
 def _aead(key: bytes, segment_bytes: int) -> Any:
-    """Tink's primitive over a key that is ours to keep: a keyset of one key, made in memory and never written."""
+    """Tink's primitive over a key that we keep: a keyset of one key, created in memory and never written."""
     streaming = _tink("tink.proto.aes_gcm_hkdf_streaming_pb2")
     keysets = _tink("tink.proto.tink_pb2")
     params = streaming.AesGcmHkdfStreamingParams(

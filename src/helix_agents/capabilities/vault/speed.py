@@ -1,4 +1,4 @@
-"""How fast backups are on this machine, next to bare AES-256-GCM: for benchmarks, and for who plans a schedule."""
+"""How fast backups are on this machine, compared with bare AES-256-GCM: for benchmarks, and for planning a schedule."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ class BackupSpeed(Record):
 
 
 async def measure_backup(folder: str | Path, mib: int = 64) -> BackupSpeed:
-    """Write and read one backup of random bytes in the folder, and encrypt the same bytes in memory beside it."""
+    """Write and read one backup of random bytes in the folder, and encrypt the same bytes in memory for comparison."""
     inside = Path(await in_thread(partial(tempfile.mkdtemp, dir=folder)))
     try:
         return await _measure(inside, os.urandom(_MIB), mib)
@@ -39,7 +39,7 @@ async def _measure(folder: Path, block: bytes, mib: int) -> BackupSpeed:
     vault = Vault(folder / "vault", cost=Argon2Cost(memory_kib=64, passes=1, lanes=1))
     await vault.init("a passphrase for one minute")
     about = BackupAbout(backup_id="speed", created_at="", scope="full", store_id="speed", revision=0)
-    # What is loaded on first use is loaded now.
+    # Load now what would otherwise be loaded on first use.
     async with create_backup(folder / "first", vault=vault, about=about):
         pass
     raw = await in_thread(partial(_encrypt_in_memory, block, mib))

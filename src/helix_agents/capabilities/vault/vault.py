@@ -1,4 +1,4 @@
-"""One key that an operator unlocks with a passphrase, held in memory until it is locked again."""
+"""A key that an operator unlocks with a passphrase, held in memory until it is locked again."""
 
 import os
 import weakref
@@ -46,10 +46,10 @@ _LONGEST_TRUST_SECONDS = 10 * 366 * 24 * 3600.0
 class Vault:
     """A vault kept in a file: a random master key under a passphrase.
 
-    Only an operator unlocks it: for one process (`unlock`), or for all of a user (`entrust`, `helix vault unlock`). A
-    passphrase that is lost cannot be recovered, and neither can what only it opened. The keys in memory are this
-    process' own: a forked child does not have them, and a vault whose passphrase was changed by another process locks
-    itself when it is next used.
+    Only an operator unlocks it: for one process (`unlock`), or for all processes of a user (`entrust`, or the command
+    `helix vault unlock`). A lost passphrase cannot be recovered, and neither can anything that only it opens. The keys
+    in memory belong to this process: a forked child does not have them, and a vault whose passphrase was changed by
+    another process locks itself when it is next used.
     """
 
     def __init__(self, path: str | Path, *, cost: Argon2Cost | None = None) -> None:
@@ -57,7 +57,7 @@ class Vault:
 
         Raises:
             MissingExtraError: the extra `vault` is not installed.
-            DefinitionError: the cost is one no vault may have.
+            DefinitionError: no vault may have this cost.
         """
         require_vault_extra()
         self.path = Path(path).absolute()
@@ -66,7 +66,7 @@ class Vault:
             raise DefinitionError("A vault", problem)
         self._keys: UnlockedKeys | None = None
         self._seen: bytes = b""
-        # Held in threads only, by one who makes or changes keys: guesses at a passphrase come one after another.
+        # Held in threads only, while keys are created or changed: guesses at a passphrase come one after another.
         self._changing = Lock()
         _every_vault.add(self)
 
@@ -85,40 +85,40 @@ class Vault:
         return None if found is None else found.description.facts()
 
     async def init(self, passphrase: str) -> VaultFacts:
-        """Make the vault, and leave it unlocked. Of many who try, one succeeds.
+        """Create the vault, and leave it unlocked. Of many concurrent callers, one succeeds.
 
         Raises:
-            VaultAlreadyExistsError: there is one.
+            VaultAlreadyExistsError: there is one already.
             WeakPassphraseError: the passphrase protects nothing.
         """
         check_new_passphrase(passphrase)
         return await in_thread(lambda: self._init(passphrase))
 
     async def unlock(self, passphrase: str) -> VaultFacts:
-        """Bring the keys into memory.
+        """Load the keys into memory.
 
         Raises:
             VaultNotInitialisedError: there is no vault yet.
-            WrongPassphraseError: it does not open this vault.
+            WrongPassphraseError: the passphrase does not open this vault.
             VaultDamagedError: the file was altered.
         """
         return await in_thread(lambda: self._unlock(passphrase))
 
     def lock(self) -> None:
-        """Forget the keys. A backup that is being written has a key of its own and is finished."""
+        """Forget the keys. A backup that is being written has its own key and is finished."""
         keys, self._keys = self._keys, None
         if keys is not None:
             keys.wipe()
 
     async def entrust(self, passphrase: str, seconds: float) -> VaultFacts:
-        """Unlock the vault for every process of this user: a process of its own keeps the keys for so long.
+        """Unlock the vault for every process of this user: a separate process keeps the keys for this long.
 
         Raises:
             VaultNotInitialisedError: there is no vault yet.
-            WrongPassphraseError: it does not open this vault.
+            WrongPassphraseError: the passphrase does not open this vault.
             VaultDamagedError: the file was altered.
             VaultFileError: no process can listen beside the vault's file.
-            DefinitionError: that is no time, or longer than ten years.
+            DefinitionError: `seconds` is not a time, or is longer than ten years.
         """
         if not 0 < seconds <= _LONGEST_TRUST_SECONDS:
             raise DefinitionError(
@@ -127,18 +127,18 @@ class Vault:
         return await in_thread(lambda: self._entrust(passphrase, seconds))
 
     async def withdraw(self) -> bool:
-        """Lock the vault for every process that has not unlocked it for itself; says whether it was entrusted."""
+        """Lock the vault for every process that has not unlocked it for itself; returns whether it was entrusted."""
         return await in_thread(lambda: ask_keeper(self.path, "lock")) is not None
 
     async def entrusted_seconds(self) -> float | None:
-        """For how long every process of this user has the keys; None when nobody keeps them."""
+        """How long every process of this user still has the keys; None if no keeper has them."""
         answer = await in_thread(lambda: ask_keeper(self.path, "status"))
         return None if answer is None else answer.seconds_left
 
     async def change_passphrase(self, old: str, new: str) -> VaultFacts:
         """Put the same master key under a new passphrase, and leave the vault unlocked.
 
-        Backups made before still open with this vault, and with the passphrase they were made under.
+        Earlier backups still open with this vault, and with the passphrase they were made under.
 
         Raises:
             VaultNotInitialisedError: there is no vault yet.
@@ -149,7 +149,7 @@ class Vault:
         return await in_thread(lambda: self._change(old, new))
 
     async def require_unlocked(self) -> VaultFacts:
-        """Pass when the keys are at hand and still those of the file: worth asking before a human is asked.
+        """Check that the keys are available and still those of the file: worth doing before a person is asked.
 
         Raises:
             VaultNotInitialisedError: there is no vault yet.
@@ -168,7 +168,7 @@ class Vault:
         return (await in_thread(self._at_hand))[1]
 
     async def signer(self) -> CheckpointSigner:
-        """Who signs audit checkpoints with this vault's key.
+        """The signer of audit checkpoints with this vault's key.
 
         Raises:
             VaultNotInitialisedError: there is no vault yet.
@@ -193,7 +193,8 @@ class Vault:
         return found, keys
 
     def _entrusted(self, found: VaultFile) -> UnlockedKeys:
-        """The keys as their keeper has them, for this one use: once it has let go of them, nobody here has them."""
+        """The keys as their keeper has them, for this one use: once the keeper has dropped them, this process has
+        none."""
         answer = ask_keeper(self.path, "keys")
         if answer is None or answer.kept is None or answer.kept.wrapped_key != found.wrapped_key:
             raise VaultLockedError(str(self.path))

@@ -1,7 +1,7 @@
-"""The vault's file: who it is, what a guess at its passphrase costs, and its master key under that passphrase.
+"""The vault's file: its identity, what a guess at its passphrase costs, and its master key under that passphrase.
 
-Two lines of JSON, so that an operator can read it and copy it. The second line's key is bound to the first line's
-bytes, and both are under a checksum: a wrong passphrase and a damaged file are told apart.
+Two lines of JSON, so that an operator can read and copy it. The second line's key is bound to the first line's bytes,
+and both are under a checksum, so that a wrong passphrase can be told from a damaged file.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ MOST_BYTES = 64 * 1024
 
 
 class VaultFacts(Record):
-    """What may be known about a vault without its passphrase. `public_key` checks its audit checkpoints."""
+    """What may be known about a vault without its passphrase. `public_key` verifies its audit checkpoints."""
 
     vault_id: str
     created_at: str
@@ -39,7 +39,7 @@ class VaultDescription(Record, omit_defaults=False):
     salt: bytes
 
     def bound(self) -> bytes:
-        """The line as it is written: what the wrapped key is bound to."""
+        """The line as it is written, to which the wrapped key is bound."""
         return encode(self)
 
     def facts(self) -> VaultFacts:
@@ -54,7 +54,7 @@ class _WrappedMaster(Record, omit_defaults=False):
 
 
 class VaultFile(Record):
-    """Both lines. `bound` is the first as it stands in the file: what the wrapped key is bound to."""
+    """Both lines. `bound` is the first line as it is in the file, to which the wrapped key is bound."""
 
     description: VaultDescription
     bound: bytes
@@ -65,7 +65,7 @@ def find_vault_file(path: Path) -> VaultFile | None:
     """Read the file; None if there is none.
 
     Raises:
-        VaultDamagedError: it was altered, cut, or is something else.
+        VaultDamagedError: it was altered, cut off, or is something else.
         VaultFileError: it cannot be read.
     """
     with file_system(path):
@@ -78,7 +78,7 @@ def find_vault_file(path: Path) -> VaultFile | None:
 
 
 def write_vault_file(path: Path, description: VaultDescription, wrapped_key: bytes, *, replacing: bool) -> None:
-    """Write the file whole, for its owner only.
+    """Write the complete file, for its owner only.
 
     Raises:
         VaultAlreadyExistsError: there is one, and it was not to be replaced.
@@ -90,7 +90,7 @@ def write_vault_file(path: Path, description: VaultDescription, wrapped_key: byt
     content = bound + b"\n" + encode(second) + b"\n"
     with open_folder(path.parent, beneath=path.parent) as folder:
         if replacing and is_link(path.name, folder):
-            # The link would become a file, and the file it points to would keep the old passphrase.
+            # The link would become a file, and the file that it points to would keep the old passphrase.
             raise PathRefusedError(str(path), "it is a link; name the file it points to")
         try:
             _write(folder, path, content, replacing=replacing)

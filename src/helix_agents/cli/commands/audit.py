@@ -20,7 +20,7 @@ def command() -> None:
 @state_options
 @click.pass_obj
 def verify(output: Output, **options: Any) -> int:
-    """Find edited, deleted and reordered rows, and an end that was cut off; names the first bad row."""
+    """Find edited, deleted and reordered rows and a cut-off end; names the first bad row."""
     answer = asyncio.run(_audit(options, "verify"))
     show(output, answer)
     return ExitCode.OK if answer["intact"] else ExitCode.FAILED
@@ -30,7 +30,7 @@ def verify(output: Output, **options: Any) -> int:
 @state_options
 @click.pass_obj
 def checkpoint(output: Output, **options: Any) -> None:
-    """Sign what the log's end is now; keep the file of checkpoints where the store's owner cannot change it."""
+    """Sign the current end of the log; keep the file of checkpoints where the store's owner cannot change it."""
     show(output, asyncio.run(_audit(options, "checkpoint")))
 
 

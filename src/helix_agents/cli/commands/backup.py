@@ -19,11 +19,13 @@ for _capability in CATALOGUE.values():
 
 @command.command("import")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--foreign", is_flag=True, help="It was made with another vault: ask for that one's passphrase.")
+@click.option(
+    "--foreign", is_flag=True, help="The backup was made with another vault: ask for that vault's passphrase."
+)
 @state_options
 @click.pass_obj
 def import_(output: Output, file: Path, foreign: bool, **options: Any) -> None:
-    """Verify a backup that was exported elsewhere, and list it, so that it can be restored by its id."""
+    """Verify a backup that was exported elsewhere and list it, so that it can be restored by its id."""
     given = passphrase() if foreign else None
     show(output, asyncio.run(_import(options, file, given)))
 
@@ -36,14 +38,14 @@ async def _import(options: dict[str, Any], file: Path, given: str | None) -> dic
 
 
 @command.command("leftovers")
-@click.option("--delete", is_flag=True, help="Delete those of this store; look at them first.")
+@click.option("--delete", is_flag=True, help="Delete the files of this store; look at them first.")
 @state_options
 @click.pass_obj
 def leftovers(output: Output, delete: bool, **options: Any) -> None:
-    """Find files that a process left which died while it made or retired a backup or a snapshot.
+    """Find files left by a process that died while it made or retired a backup or a snapshot.
 
-    No backup is known by them, and none of them is younger than a day. One that is needed after all, as when the store
-    was put back to an older copy, is listed again by import.
+    The store knows no backup by them, and none of them is younger than a day. If one is needed after all, for example
+    because the store was replaced by an older copy, import lists it again.
     """
     show(output, asyncio.run(_leftovers(options, delete=delete)))
 

@@ -9,8 +9,8 @@ from helix_agents.cli.output import Output
 
 @click.command()
 @agents_argument
-@click.option("--session", "session_id", metavar="ID", help="The session to go on with, or to create under this id.")
-@click.option("--agent", "agent_name", metavar="NAME", help="Which agent, where the module has several.")
+@click.option("--session", "session_id", metavar="ID", help="The session to continue, or to create with this id.")
+@click.option("--agent", "agent_name", metavar="NAME", help="The agent to use, if the module has several.")
 @click.option("--user", "user_id", metavar="ID", help="The user a new session belongs to.")
 @model_option
 @deps_option
@@ -28,9 +28,9 @@ def command(
 ) -> ExitCode:
     """Talk to an agent: stream, approve, answer, rewind.
 
-    Calls that wait for a person are put to you as they come. /help lists the commands. Ctrl-C interrupts the agent, and
-    keeps what it did; Ctrl-D leaves. Whatever happens to the terminal, the session is in the store: the same command
-    with --session goes on.
+    You are asked about calls that need a person as they come up. /help lists the commands. Ctrl-C interrupts the agent
+    and keeps what it did; Ctrl-D leaves. Whatever happens to the terminal, the session is in the store: continue it
+    with the same command and --session.
     """
     from helix_agents.cli.chatting import chat
     from helix_agents.cli.driving import Workplace

@@ -1,4 +1,4 @@
-"""`helix doctor`: says whether this machine and its store are fit to run agents, and what to do where not."""
+"""`helix doctor`: says whether this machine and its store are fit to run agents, and what to do if they are not."""
 
 import asyncio
 import os
@@ -34,11 +34,15 @@ EXTRAS = {
     "mcp": "mcp",
     "tracing": "opentelemetry",
     "vectors": "sqlite_vec",
+    "cron": "cronsim",
     "anthropic": "anthropic",
     "openai": "openai",
     "google": "google.genai",
     "testing": "hypothesis",
 }
+
+OUR_BACKENDS = "helix_agents.backends."
+VAULT_VARIABLES = ("HELIX_VAULT", "HELIX_VAULT_PASSPHRASE")
 
 # Leases and deadlines are measured on the store's clock; a machine this far off reads its own logs wrongly.
 MOST_SKEW_MS = 5_000
@@ -46,20 +50,22 @@ MOST_SKEW_MS = 5_000
 # The log beside a SQLite file takes up to 16 MB before it is folded into the file, which may need as much again.
 LEAST_FREE_MB = 32
 
-# A worker takes a run from its queue at once; one that has done no step for so long may be in a queue nobody knows.
+# A worker takes a run from its queue at once; a run without a step for so long may be in a queue that none serves.
 LONGEST_WAIT_MS = 60_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     subject: str
     detail: str
     exit_code: ExitCode = ExitCode.OK
+    is_absent: bool = False
 
     def __str__(self) -> str:
-        return f"{'ok  ' if self.exit_code is ExitCode.OK else 'FAIL'}  {self.subject}: {self.detail}"
+        fine = "--  " if self.is_absent else "ok  "
+        return f"{fine if self.exit_code is ExitCode.OK else 'FAIL'}  {self.subject}: {self.detail}"
 
 
 @click.command()
@@ -69,19 +75,20 @@ class Finding:
 def command(output: Output, store_url: str) -> ExitCode:
     """Check the installation and the store; leaves nothing changed.
 
-    Looks at versions, extras, the store's schema, clock and limits, at what is stuck there, and at whether it has room
-    and takes a write. The exit code is that of the worst finding.
+    Looks at versions, extras, the store's schema, clock and limits, at anything stuck in it, and at whether it has room
+    and accepts a write. An extra that is not installed is a fault only if the store or the environment needs it. The
+    exit code is that of the worst finding.
     """
     findings: list[Finding] = []
-    for finding in (*look_at_installation(), *asyncio.run(look_at_store(store_url))):
+    for finding in (*look_at_installation(store_url), *asyncio.run(look_at_store(store_url))):
         findings.append(finding)
         output.say(str(finding))
     output.answer({"findings": [asdict(finding) for finding in findings]})
     return max(finding.exit_code for finding in findings)
 
 
-def look_at_installation() -> Iterator[Finding]:
-    """What is installed here, and what each part that is not would need."""
+def look_at_installation(store_url: str) -> Iterator[Finding]:
+    """What is installed here, and how to install what is not; parts that the configuration needs must be installed."""
     yield Finding(subject="python", detail=f"{platform.python_version()} on {platform.system()}")
     for distribution in ("helix-agents", "apsw", "msgspec", "pydantic"):
         yield Finding(subject=distribution, detail=version(distribution))
@@ -89,9 +96,28 @@ def look_at_installation() -> Iterator[Finding]:
     yield Finding(subject="stores", detail=", ".join(f"{scheme}://" for scheme in schemes))
     models = sorted(entry_points(group="helix_agents.models").names)
     yield Finding(subject="models", detail=", ".join(f"{prefix}:" for prefix in models))
+    needed = _needed_extras(store_url)
     for extra, module in EXTRAS.items():
-        cure = f"not installed (pip install 'helix-agents[{extra}]')"
-        yield Finding(subject=f"extra {extra}", detail="installed" if _is_installed(module) else cure)
+        if _is_installed(module):
+            yield Finding(subject=f"extra {extra}", detail="installed")
+        elif extra in needed:
+            detail = f"not installed, but {needed[extra]} needs it: pip install 'helix-agents[{extra}]'"
+            yield Finding(subject=f"extra {extra}", detail=detail, exit_code=ExitCode.SETUP, is_absent=True)
+        else:
+            detail = f"not installed (pip install 'helix-agents[{extra}]')"
+            yield Finding(subject=f"extra {extra}", detail=detail, is_absent=True)
+
+
+def _needed_extras(store_url: str) -> dict[str, str]:
+    """Extras that the current configuration cannot do without, and what needs each of them."""
+    scheme = store_url.partition("://")[0]
+    # Each of our backends is one folder and, if it needs a driver, one extra of the same name.
+    modules = (each.module for each in entry_points(group="helix_agents.backends", name=scheme))
+    ours = (module.removeprefix(OUR_BACKENDS) for module in modules if module.startswith(OUR_BACKENDS))
+    needed = dict.fromkeys(ours, f"a store at {scheme}://")
+    if variable := next((name for name in VAULT_VARIABLES if os.environ.get(name)), None):
+        needed["vault"] = f"the vault that {variable} is set for"
+    return needed
 
 
 def _is_installed(module: str) -> bool:
@@ -108,7 +134,7 @@ async def look_at_store(url: str) -> list[Finding]:
     from helix_agents.domain.errors import HelixError
     from helix_agents.ports.backend import open_backend
 
-    # Looking must not create anything, and the default store is created by whoever uses it first.
+    # The check must not create anything; the default store is created by its first use.
     if await is_missing_default(url):
         return [await asyncio.to_thread(look_at_folder, url)]
     findings: list[Finding] = []
@@ -132,8 +158,8 @@ def look_at_folder(url: str) -> Finding:
         return Finding(
             subject="store",
             detail=(
-                f"{url} does not exist yet, and this process may not make it in this folder. Name a store with "
-                "--store URL or HELIX_STORE, or work in a folder you may write to."
+                f"{url} does not exist yet, and this process may not create it in this folder. Name a store with "
+                "--store URL or HELIX_STORE, or work in a folder that you may write to."
             ),
             exit_code=ExitCode.SERVICE,
         )
@@ -150,13 +176,13 @@ def look_at_disk(folder: Path) -> Finding:
     detail = f"{free:,.0f} MB free beside the store"
     return Finding(
         subject="disk",
-        detail=f"{detail}, which needs {LEAST_FREE_MB} MB to work in: free some space" if is_full else detail,
+        detail=f"{detail}, which needs {LEAST_FREE_MB} MB to work: free some space" if is_full else detail,
         exit_code=ExitCode.SERVICE if is_full else ExitCode.OK,
     )
 
 
 async def look_for_leftovers(backend: "Backend") -> list[Finding]:
-    """Files beside the store that processes left which died while they made a backup; they only take room."""
+    """Files beside the store that were left by processes which died during a backup; they only take up room."""
     from helix_agents.capabilities.leftovers import find_leftovers
     from helix_agents.capabilities.settings import StateSettings
     from helix_agents.cli.plain import shown_count
@@ -167,14 +193,12 @@ async def look_for_leftovers(backend: "Backend") -> list[Finding]:
     if not found:
         return []
     size = sum(each.size_bytes for each in found) / 1_000_000
-    detail = (
-        f"{shown_count(len(found), 'file')} ({size:,.1f} MB) that nobody knows: `helix backup leftovers` lists them"
-    )
+    detail = f"{shown_count(len(found), 'file')} ({size:,.1f} MB) left over: `helix backup leftovers` lists them"
     return [Finding(subject="backups and snapshots", detail=detail)]
 
 
 def look_for_room(backend: "Backend") -> Iterator[Finding]:
-    """The room there is on a disk of this machine; a server's own is not seen from here."""
+    """The free room on a disk of this machine; the disk of a database server is not visible from here."""
     from helix_agents.backends.sqlite import SQLiteStateStore
 
     if isinstance(backend.state, SQLiteStateStore):
@@ -182,26 +206,26 @@ def look_for_room(backend: "Backend") -> Iterator[Finding]:
 
 
 async def try_to_write(backend: "Backend") -> Finding:
-    """Whether the store takes a write: one that is full, or read-only, can be read all the same.
+    """Whether the store accepts a write: a store that is full or read-only can still be read.
 
     Raises:
-        StoreError: it does not; says why.
+        StoreError: it does not, for the reason given.
     """
     from helix_agents.system import RandomIds
 
-    # The lease of a process that drives nothing: kept like any other, and nothing is left of it.
+    # The lease of a process that drives nothing: written like any other, and removed without a trace.
     nobody = RandomIds().new("doctor")
     await backend.state.renew_lease(nobody, 1_000)
     await backend.state.release_lease(nobody)
-    return Finding(subject="store writes", detail="taken")
+    return Finding(subject="store writes", detail="accepted")
 
 
 def look_at_settings(backend: "Backend") -> Iterator[Finding]:
-    """The store's clock against this machine's, and the largest things it takes."""
+    """The store's clock compared with this machine's, and the largest values that the store accepts."""
     ahead = backend.state.now_ms() - time.time_ns() // 1_000_000
     skewed = abs(ahead) > MOST_SKEW_MS
     side = "ahead of" if ahead > 0 else "behind"
-    detail = f"{abs(ahead)} ms {side} this machine" if ahead else "that of this machine"
+    detail = f"{abs(ahead)} ms {side} this machine" if ahead else "the same as this machine's"
     yield Finding(
         subject="store clock",
         detail=f"{detail}; set this machine's clock" if skewed else detail,
@@ -214,7 +238,7 @@ def look_at_settings(backend: "Backend") -> Iterator[Finding]:
 
 
 async def look_for_stuck(backend: "Backend") -> Finding:
-    """Sessions that need somebody, and runs that no process drives; none of it is wrong."""
+    """Sessions that wait for a person, and runs that no process drives; neither is a fault."""
     from helix_agents.cli.plain import shown_count
     from helix_agents.domain.pending import PendingFilter
 
@@ -222,14 +246,14 @@ async def look_for_stuck(backend: "Backend") -> Finding:
     waiting = await backend.state.list_pending(PendingFilter(), limit=1)
     overdue = await backend.state.find_expired_pending(limit=200)
     unowned = await backend.state.list_orphans(limit=200)
-    # DBOS and Temporal look after runs that carry nobody's lease.
+    # DBOS and Temporal look after runs that have no lease.
     engines = [run for run in unowned if run.owner is None and run.workflow_id is not None]
     orphans = len(unowned) - len(engines)
-    detail = f"{shown_count(sessions.total, 'session')}, {shown_count(waiting.total, 'call')} waiting for somebody"
+    detail = f"{shown_count(sessions.total, 'session')}, {shown_count(waiting.total, 'call')} waiting for an answer"
     if overdue or orphans:
         detail += (
             f"; {shown_count(len(overdue), 'call')} past the deadline, {shown_count(orphans, 'run')} without a "
-            "process: helix janitor MODULE:AGENTS sees to both"
+            "process: helix janitor MODULE:AGENTS takes care of both"
         )
     if engines:
         detail += f"; {shown_count(len(engines), 'run')} with a durable engine"
@@ -237,7 +261,7 @@ async def look_for_stuck(backend: "Backend") -> Finding:
         if late := [run for run in engines if run.step_count == 0 and run.started_at < latest]:
             name = late[0].workflow_id
             detail += (
-                f", {len(late)} of them still at the first step, as {name}: does a helix worker with this store have "
-                "their queue?"
+                f", {len(late)} of them still at the first step, such as {name}: is there a helix worker with this "
+                "store that serves their queue?"
             )
     return Finding(subject="store contents", detail=detail)

@@ -10,14 +10,14 @@ from helix_agents.cli.output import Output
 
 @click.command()
 @click.argument("agents", metavar="[MODULE:AGENTS]", required=False)
-@click.option("--every", metavar="SECONDS", type=Seconds(min=0, min_open=True), help="Again and again.")
+@click.option("--every", metavar="SECONDS", type=Seconds(min=0, min_open=True), help="Repeat at this interval.")
 @click.option(
     "--resume-grace",
     metavar="SECONDS",
     type=Seconds(min=0),
     default=30.0,
     show_default=True,
-    help="How long an answered call may wait before its session is resumed from here.",
+    help="How long an answered call may wait before the janitor resumes its session.",
 )
 @deps_option
 @store_option
@@ -28,9 +28,9 @@ def command(
 ) -> None:
     """Expire deadlines, end expired sessions, prune old streams.
 
-    With agents it also continues runs whose process died and sessions that were answered and forgotten, and waits for
-    them to end. Any number of janitors may run; each case is handled by one. With --every and --json, each round is one
-    line.
+    With agents, it also continues runs whose process died and sessions that were answered but never resumed, and waits
+    for them to end. Any number of janitors may run; each case is handled by one of them. With --every and --json, each
+    round prints one line.
     """
     from helix_agents.cli.sweeping import sweep
 

@@ -23,7 +23,7 @@ TOKEN = "HELIX_MCP_TOKEN"
     "port",
     type=Port(),
     metavar="PORT",
-    help="Serve streamable HTTP on a port, 0 for a free one; stdio if left out.",
+    help="Serve streamable HTTP on this port, 0 for a free one; stdio by default.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @state_options
@@ -31,16 +31,16 @@ TOKEN = "HELIX_MCP_TOKEN"
 def command(output: Output, port: int | None, host: str, **options: Any) -> None:
     """Serve the state capabilities of one agent over MCP. Several servers may share a store."""
     if options["acting"] == "operator":
-        raise click.UsageError("Say whose state is served: --agent NAME.")
+        raise click.UsageError("Name the agent whose state is served: --agent NAME.")
     token = os.environ.get(TOKEN) or None
     if port is not None and token is None and host not in ("127.0.0.1", "localhost", "::1"):
-        raise click.UsageError(f"Whoever reaches {host} could use the agent's state; set {TOKEN} first.")
+        raise click.UsageError(f"Anyone who can reach {host} could use the agent's state; set {TOKEN} first.")
     listening = None if port is None else listen("helix mcp", host, port)
     with listening or nullcontext():
         try:
             asyncio.run(_serve(options, host, listening, token))
         except asyncio.CancelledError:
-            # Everything is written and closed; whoever sent the signal is told that it worked.
+            # Everything is written and closed; the sender of the signal sees that it worked.
             signal.raise_signal(signal.SIGTERM)
 
 

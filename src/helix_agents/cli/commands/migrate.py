@@ -19,15 +19,15 @@ def command(output: Output, store_url: str) -> None:
     store = shown_url(store_url)
     output.answer({"store": store, "schema_version": after, "previous_version": before})
     if before is None:
-        output.say(f"{store} was made; it has schema version {after}.")
+        output.say(f"{store} was created with schema version {after}.")
     elif before == after:
-        output.say(f"{store} has schema version {after} already.")
+        output.say(f"{store} already has schema version {after}.")
     else:
-        output.say(f"{store} went from schema version {before} to {after}.")
+        output.say(f"{store} was migrated from schema version {before} to {after}.")
 
 
 async def migrate(output: Output, url: str) -> tuple[int | None, int]:
-    """Migrate by opening; answers the schema version before, if there was one, and now."""
+    """Migrate by opening the store; returns the schema version before, if there was one, and now."""
     from helix_agents.domain.errors import SchemaTooOldError, StoreUnavailableError
     from helix_agents.ports.backend import open_backend
 
@@ -40,7 +40,7 @@ async def migrate(output: Output, url: str) -> tuple[int | None, int]:
         if before is not None:
             output.note(f"schema version {old.found} is older than {old.needed}; a large store may take a while")
     except StoreUnavailableError:
-        # A store that is not there yet is made below; one that cannot be reached says so again.
+        # A store that does not exist yet is created below; a store that cannot be reached fails again there.
         pass
     async with await open_backend(url) as backend:
         return before, await backend.state.migration_version()

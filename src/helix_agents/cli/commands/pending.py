@@ -1,4 +1,4 @@
-"""`helix pending`: what waits for somebody across all sessions, and the answers to it."""
+"""`helix pending`: calls that wait for an answer, across all sessions, and the answers to them."""
 
 import asyncio
 import json
@@ -19,18 +19,18 @@ call_argument = click.argument("tool_call_id", metavar="[CALL]", required=False)
 agents_option = click.option(
     "--agents",
     metavar="MODULE:AGENTS",
-    help="Check against the tool of these agents, and name them in what to type next.",
+    help="Check the answer against these agents' tools, and name them in the suggested command.",
 )
-reason_option = click.option("--reason", metavar="TEXT", help="Told to the model.")
+reason_option = click.option("--reason", metavar="TEXT", help="A reason for the model.")
 
 
 @click.group("pending")
 def command() -> None:
-    """List what waits for people, and answer it."""
+    """List calls that wait for people, and answer them."""
 
 
 @command.command("list")
-@click.option("--session", "root_session_id", metavar="ID", help="Only what waits in this session or below it.")
+@click.option("--session", "root_session_id", metavar="ID", help="Only calls in this session or below it.")
 @click.option("--tool", "tool_name", metavar="NAME", help="Only calls of this tool.")
 @click.option("--kind", type=click.Choice(KINDS), help="Only calls of this kind.")
 @click.option("--user", "user_id", metavar="ID", help="Only sessions of this user.")
@@ -39,7 +39,7 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def list_command(output: Output, limit: int, offset: int, store_url: str, **where: str | None) -> None:
-    """List what waits, newest first."""
+    """List waiting calls, newest first."""
     from helix_agents.cli.answering import list_pending
 
     asyncio.run(list_pending(output, store_url, offset=offset, limit=limit, **where))
@@ -48,7 +48,7 @@ def list_command(output: Output, limit: int, offset: int, store_url: str, **wher
 @command.command("approve")
 @session_argument
 @call_argument
-@click.option("--input", "edited", metavar="JSON", help="Approve with this input in place of the shown one.")
+@click.option("--input", "edited", metavar="JSON", help="Approve with this input instead of the one shown.")
 @reason_option
 @agents_option
 @store_option
@@ -65,10 +65,10 @@ def approve_command(
 ) -> ExitCode:
     """Approve a call; it runs when the session is resumed.
 
-    CALL may be left out where only one approval waits. The decision is stored once and for ever: exit code 5 says that
-    somebody had decided before.
+    CALL may be left out if only one approval is waiting. The decision is stored once and for good: exit code 5 means
+    that the call was decided before.
 
-    Where the list says unknown_outcome, the call was begun and nobody knows whether it took effect: approving it lets
+    If the list says unknown_outcome, the call was started and it is unknown whether it took effect: approving it lets
     it run a second time. If you know what happened, say so with `helix pending answer`.
     """
     from helix_agents.domain.pending import ApprovalAnswer
@@ -91,7 +91,7 @@ def deny_command(
 ) -> ExitCode:
     """Deny a call; the model is told, and the tool does not run.
 
-    Of a call that was begun, which the list shows as unknown_outcome, the model is told that its outcome is unknown.
+    For a call that was started, which the list shows as unknown_outcome, the model is told that its outcome is unknown.
     """
     from helix_agents.domain.pending import ApprovalAnswer
 
@@ -103,7 +103,7 @@ def deny_command(
 @session_argument
 @click.argument("words", metavar="[CALL] ANSWER", nargs=-1)
 @click.option("--as-json", is_flag=True, help="The answer is JSON, not text.")
-@click.option("--error", metavar="TEXT", help="Say why there is no answer, in place of one.")
+@click.option("--error", metavar="TEXT", help="Why there is no answer; given instead of one.")
 @agents_option
 @store_option
 @json_option
@@ -119,8 +119,9 @@ def answer_command(
 ) -> ExitCode:
     """Answer a question, or give a client tool's result.
 
-    CALL may be left out where only one such call waits. Where a question offers options, the text of one is enough. Of
-    a call whose outcome is unknown, the answer is what happened: its result, and it does not run again.
+    CALL may be left out if only one such call is waiting. If a question offers options, the text of one is enough. For
+    a call whose outcome is unknown, the answer is what happened: it becomes the result, and the call does not run
+    again.
     """
     from helix_agents.cli.answering import option_or_text
     from helix_agents.domain.pending import PendingCall, ToolAnswer
@@ -128,9 +129,9 @@ def answer_command(
     wanted = 0 if error is not None else 1
     if not wanted <= len(words) <= wanted + 1:
         raise click.UsageError(
-            "Give an answer, or --error with the reason; a call before it says which."
+            "Give an answer, or --error with the reason; name the call before it if several are waiting."
             if wanted
-            else "--error takes the place of an answer; only a call may be given with it."
+            else "--error replaces the answer; only a call may be given with it."
         )
     tool_call_id = words[0] if len(words) > wanted else None
     value = _json(words[-1], "ANSWER") if as_json and wanted else None

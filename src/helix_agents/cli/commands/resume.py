@@ -1,4 +1,4 @@
-"""`helix resume`: goes on with what a session left open."""
+"""`helix resume`: continues what a session left open."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.command()
 @agents_argument
 @session_argument
-@click.option("--message", metavar="TEXT", help="Say this first; what still waits is given up.")
-@click.option("--checkpoint", "checkpoint_id", metavar="ID", help="Go back to this checkpoint and on from there.")
+@click.option("--message", metavar="TEXT", help="Send this message first; calls that still wait are given up.")
+@click.option("--checkpoint", "checkpoint_id", metavar="ID", help="Go back to this checkpoint and continue from there.")
 @model_option
 @deps_option
 @store_option
@@ -41,9 +41,10 @@ def command(
     deps: str | None,
     store_url: str,
 ) -> ExitCode:
-    """Go on with a session that waits or was interrupted.
+    """Continue a session that waits or was interrupted.
 
-    Answered calls are taken up, an interrupted turn continues. Exit code 6 says that somebody has to answer first.
+    Answers that were given are used, and an interrupted turn continues. Exit code 6 means that a call has to be
+    answered first.
     """
     from helix_agents.cli.agent_modules import agent_of_session, load_agents
     from helix_agents.cli.driving import Begun, Workplace, check_agent, drive, find_model

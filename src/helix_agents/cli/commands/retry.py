@@ -1,4 +1,4 @@
-"""`helix retry`: goes on from the last commit of a run that failed."""
+"""`helix retry`: continues from the last commit of a failed run."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ def command(
 ) -> ExitCode:
     """Try a failed run again from its last commit.
 
-    It has a fresh budget of steps. What was committed before is not done again.
+    The retry has a fresh budget of steps. What was already committed is not done again.
     """
     from helix_agents.cli.agent_modules import agent_of_session, load_agents
     from helix_agents.cli.driving import Begun, Workplace, check_agent, drive, find_model

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @click.command()
 @agents_argument
 @click.argument("message")
-@click.option("--session", "session_id", metavar="ID", help="The session to go on with, or to create under this id.")
-@click.option("--agent", "agent_name", metavar="NAME", help="Which agent, where the module has several.")
+@click.option("--session", "session_id", metavar="ID", help="The session to continue, or to create with this id.")
+@click.option("--agent", "agent_name", metavar="NAME", help="The agent to use, if the module has several.")
 @click.option("--user", "user_id", metavar="ID", help="The user a new session belongs to.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag for a new session; may be repeated.")
-@click.option("--idempotency-key", metavar="KEY", help="The same key again gives the turn it began, not a new one.")
+@click.option("--idempotency-key", metavar="KEY", help="The same key again returns the turn it started, not a new one.")
 @model_option
 @deps_option
 @store_option
@@ -49,19 +49,19 @@ def command(
 ) -> ExitCode:
     """Send an agent one message.
 
-    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry, or
-    the module or file alone for all that it has; the current directory is importable. MESSAGE is the text, or - to read
-    it from standard input. The answer goes to standard output, what the agent does beside it to standard error. Ctrl-C
-    interrupts the run; resume goes on.
+    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry;
+    the module or file alone means all of its agents. The current directory is importable. MESSAGE is the text, or - to
+    read it from standard input. The answer goes to standard output; what else the agent does goes to standard error.
+    Ctrl-C interrupts the run; `helix resume` continues it.
     """
     from helix_agents.cli.agent_modules import choose_agent, load_agents
     from helix_agents.cli.driving import Begun, Workplace, agent_for, check_agent, drive, find_model
 
     text = _read_message() if message == "-" else message
-    check_says_something(text, "What came from standard input" if message == "-" else "MESSAGE")
+    check_says_something(text, "Standard input" if message == "-" else "MESSAGE")
     known, adapter = load_agents(agents), find_model(model)
     if session_id is None or agent_name is not None:
-        # Nothing is opened before this is clear; a session that is there already knows its agent.
+        # Nothing is opened before this is clear; an existing session already knows its agent.
         check_agent(choose_agent(known, agents, agent_name), adapter, deps)
 
     async def begin(helix: "Executor") -> Begun:
@@ -87,5 +87,5 @@ def _read_message() -> str:
     try:
         text.encode()
     except UnicodeEncodeError as problem:
-        raise click.UsageError("What came from standard input is not UTF-8 text.") from problem
+        raise click.UsageError("Standard input is not UTF-8 text.") from problem
     return text

@@ -1,4 +1,4 @@
-"""`helix serve`: the agents of a module behind HTTP, on one store, until somebody says stop."""
+"""`helix serve`: the agents of a module over HTTP, on one store, until it is stopped."""
 
 import click
 
@@ -16,18 +16,18 @@ DEFAULT_USER = "helix"
 @deps_option
 @store_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8700, show_default=True, type=Port(), help="0 takes a free one.")
+@click.option("--port", default=8700, show_default=True, type=Port(), help="The port to listen on; 0 takes a free one.")
 @click.option(
     "--token",
     envvar="HELIX_TOKEN",
     show_envvar=True,
-    help="What callers send as `Authorization: Bearer …`. Better in the environment than on a command line.",
+    help="What callers send as `Authorization: Bearer …`. Safer in the environment than on the command line.",
 )
-@click.option("--user", default=DEFAULT_USER, show_default=True, help="Whose sessions the token opens.")
-@click.option("--allow-unauthenticated", is_flag=True, help="Let everybody who reaches the port do everything.")
+@click.option("--user", default=DEFAULT_USER, show_default=True, help="The user whose sessions the token opens.")
+@click.option("--allow-unauthenticated", is_flag=True, help="Let anyone who can reach the port do everything.")
 @click.option("--cors-origin", "origins", multiple=True, help="A site whose pages may call this server.")
 @click.option("--console", is_flag=True, help="Serve a page for operators at /console.")
-@seconds_option("--grace", 20.0, "Seconds that running steps get when it ends.")
+@seconds_option("--grace", 20.0, "Seconds that running steps get when the server stops.")
 @seconds_option("--lease", 15.0, "Seconds after which a dead instance is noticed.", above_zero=True)
 @seconds_option("--janitor", 15.0, "Seconds between two rounds of the janitor; 0 for none.")
 @json_option
@@ -50,13 +50,14 @@ def command(
 ) -> ExitCode:
     """Serve a module's agents over HTTP.
 
-    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry, or
-    the module or file alone for all that it has; the current directory is importable. With --json the document comes as
-    soon as somebody would be answered: the url, the agents, the store, and the url of the console if there is one.
+    MODULE:AGENTS is `module:name` or `file.py:name`, where the name is an Agent, a list of them or an AgentRegistry;
+    the module or file alone means all of its agents. The current directory is importable. With --json, the document is
+    printed once the server answers requests: the url, the agents, the store, and the url of the console if there is
+    one.
     """
     if not token and not allow_unauthenticated:
         raise click.UsageError(
-            "Say who may call: --token (or HELIX_TOKEN), or --allow-unauthenticated where everybody may do everything."
+            "Say who may call: --token (or HELIX_TOKEN), or --allow-unauthenticated to let anyone do everything."
         )
     from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.driving import check_agents
@@ -78,7 +79,7 @@ def command(
         output.say(f"Serving on {url}")
         if page is not None:
             output.say(f"Console at {page}")
-        output.note(f"{', '.join(names)}, on {shown_url(store_url)}; Ctrl-C leaves")
+        output.note(f"{', '.join(names)}, on {shown_url(store_url)}; Ctrl-C to stop")
 
     serve(
         list(agents),

@@ -19,10 +19,12 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--agent", "agent_type", metavar="NAME", help="Only sessions of this agent.")
-@click.option("--status", "statuses", type=click.Choice(STATUSES), multiple=True, help="Only these; may be repeated.")
+@click.option(
+    "--status", "statuses", type=click.Choice(STATUSES), multiple=True, help="Only this status; may be repeated."
+)
 @click.option("--user", "user_id", metavar="ID", help="Only sessions of this user.")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only sessions with this tag; may be repeated.")
-@click.option("--all", "with_children", is_flag=True, help="Sessions of sub-agents, too.")
+@click.option("--all", "with_children", is_flag=True, help="Include sessions of sub-agents.")
 @page_options
 @store_option
 @json_option
@@ -62,7 +64,7 @@ def list_command(
 @json_option
 @click.pass_obj
 def show_command(output: Output, session_id: str, store_url: str) -> None:
-    """Show one session: status, state, what waits, its children."""
+    """Show one session: status, state, waiting calls, children."""
     from helix_agents.cli.session_views import show_session
 
     asyncio.run(show_session(output, store_url, session_id))
@@ -75,7 +77,7 @@ def show_command(output: Output, session_id: str, store_url: str) -> None:
 @json_option
 @click.pass_obj
 def messages_command(output: Output, session_id: str, limit: int, offset: int, store_url: str) -> None:
-    """Show the transcript's latest messages, oldest of them first."""
+    """Show the latest messages of the transcript, oldest first."""
     from helix_agents.cli.session_views import show_messages
 
     asyncio.run(show_messages(output, store_url, session_id, offset=offset, limit=limit))
@@ -101,7 +103,7 @@ def runs_command(output: Output, session_id: str, limit: int, offset: int, store
 @json_option
 @click.pass_obj
 def checkpoints_command(output: Output, session_id: str, limit: int, offset: int, store_url: str) -> None:
-    """List where the session can be rewound to or branched from."""
+    """List the checkpoints to rewind to or branch from."""
     from helix_agents.cli.session_views import list_checkpoints
 
     asyncio.run(list_checkpoints(output, store_url, session_id, offset=offset, limit=limit))
@@ -110,8 +112,8 @@ def checkpoints_command(output: Output, session_id: str, limit: int, offset: int
 @command.command("branch")
 @session_argument
 @click.argument("new_session_id", metavar="NEW_SESSION")
-@click.option("--checkpoint", "checkpoint_id", metavar="ID", help="Branch here; the present end if left out.")
-@click.option("--messages", "message_count", type=click.IntRange(0), help="Branch after so many messages.")
+@click.option("--checkpoint", "checkpoint_id", metavar="ID", help="Branch here; by default, at the current end.")
+@click.option("--messages", "message_count", type=click.IntRange(0), help="Branch after this many messages.")
 @store_option
 @json_option
 @click.pass_obj
@@ -125,7 +127,7 @@ def branch_command(
 ) -> None:
     """Make a new session from another one's history.
 
-    It costs the same whatever the history. Runs, waiting calls and usage stay behind.
+    It costs the same however long the history is. Runs, waiting calls and usage stay behind.
     """
     from helix_agents.cli.session_changes import branch_session
 
@@ -147,8 +149,8 @@ def branch_command(
 def rewind_command(output: Output, session_id: str, checkpoint_id: str, store_url: str) -> None:
     """Bring a session back to a checkpoint and leave it there.
 
-    Messages and state are exactly as they were then, and what waited is given up. `helix resume` goes on from there, or
-    `helix run --session` with another message.
+    Messages and state are exactly as they were then, and waiting calls are given up. Continue from there with
+    `helix resume`, or with `helix run --session` and another message.
     """
     from helix_agents.cli.session_changes import rewind_session
 
@@ -157,21 +159,25 @@ def rewind_command(output: Output, session_id: str, checkpoint_id: str, store_ur
 
 @command.command("delete")
 @click.argument("session_ids", metavar="SESSION...", nargs=-1, required=True)
-@click.option("--yes", "-y", "sure", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", "sure", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--agents", metavar="MODULE:AGENTS", help="Also delete the files in the workspaces of these agents.")
 @store_option
 @json_option
 @click.pass_obj
-def delete_command(output: Output, session_ids: tuple[str, ...], sure: bool, store_url: str) -> ExitCode:
+def delete_command(
+    output: Output, session_ids: tuple[str, ...], sure: bool, agents: str | None, store_url: str
+) -> ExitCode:
     """Delete sessions, everything below them, and their streams.
 
-    One whose run is going is kept: stop it first with `helix abort`.
+    A session with an active run is kept: stop it first with `helix abort`. Only an agent knows where the files of its
+    workspaces are: without --agents they are left behind, and named.
     """
     from helix_agents.cli.session_changes import delete_sessions
 
     if not sure:
         if output.as_json or not sys.stdin.isatty():
-            raise click.UsageError("Deleting cannot be undone; say --yes where nobody can be asked.")
+            raise click.UsageError("Deleting cannot be undone; without a terminal to confirm it, add --yes.")
         if not output.confirm(f"Delete {', '.join(session_ids)} and everything below for good?"):
             output.say("Nothing was deleted.")
             return ExitCode.FAILED
-    return asyncio.run(delete_sessions(output, store_url, session_ids))
+    return asyncio.run(delete_sessions(output, store_url, session_ids, agents=agents))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Look after skills that come from elsewhere."""
+    """Manage skills that come from elsewhere."""
 
 
 @command.command()
@@ -24,18 +24,18 @@ def command() -> None:
     default="helix.skills.json",
     show_default=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file that names them; the lock is beside it.",
+    help="The file that names the skills; the lock is beside it.",
 )
-@click.option("--upgrade", is_flag=True, help="Ask every source what its branch or tag is today.")
-@click.option("--check", is_flag=True, help="Write nothing; say what has changed, with exit code 1 if anything has.")
+@click.option("--upgrade", is_flag=True, help="Ask every source which commit its branch or tag is at now.")
+@click.option("--check", is_flag=True, help="Write nothing; show what has changed, with exit code 1 if anything has.")
 @json_option
 @click.pass_obj
 def sync(output: Output, manifest: Path, upgrade: bool, check: bool) -> ExitCode:
-    """Fetch the skills that a manifest names, and write down which commit they are of.
+    """Fetch the skills that a manifest names, and record which commit they come from.
 
-    A skill is text that models obey: look at what has changed, and commit folder and lock like code. What was fetched
-    stays as it is until the manifest changes or --upgrade is given. With --check nobody is asked, unless --upgrade is
-    given too.
+    A skill is text that models obey: review what has changed, and commit the folder and the lock like code. Fetched
+    skills stay as they are until the manifest changes or --upgrade is given. With --check, no source is contacted
+    unless --upgrade is given too.
     """
     from helix_agents.skills.syncing import sync_skills
 
@@ -48,14 +48,14 @@ def sync(output: Output, manifest: Path, upgrade: bool, check: bool) -> ExitCode
 
 
 def _say(output: Output, report: "EntryReport") -> None:
-    how = "written" if report.written else "not written" if report.changes else "as before"
+    how = "written" if report.written else "not written" if report.changes else "unchanged"
     many = f"{len(report.skills)} skill{'' if len(report.skills) == 1 else 's'}"
     at = "" if report.commit is None else f" at {report.commit[:12]}"
     output.say(f"{report.entry}: {many}{at}, {how}: {report.folder}")
     for change in report.changes:
         output.say(f"  {change}")
     for place in report.unseen:
-        output.say(f"  look closely: {place} has characters that nobody sees")
+        output.say(f"  look closely: {place} has invisible characters")
 
 
 def _plain(report: "EntryReport") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`helix state`: session, persistent and shared state, and what the capabilities lean on, for operators."""
+"""`helix state`: session, persistent and shared state, and what the capabilities rely on, for operators."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from helix_agents.cli.state_options import operator, state_options
 
 @click.group()
 def command() -> None:
-    """Look after the state of agents."""
+    """Manage the state of agents."""
 
 
 for _part in ("session", "persistent", "shared"):
@@ -40,7 +40,7 @@ for _name, _shown in {
 def _decision(name: str, approved: bool, text: str) -> None:
     @command.command(name, help=text)
     @click.argument("approval_id")
-    @click.option("--reason", help="Why.")
+    @click.option("--reason", help="The reason.")
     @click.option("--by", default="operator", show_default=True, help="Who decides.")
     @state_options
     @click.pass_obj
@@ -50,8 +50,8 @@ def _decision(name: str, approved: bool, text: str) -> None:
     assert decide is not None
 
 
-_decision("approve", True, "Approve a call that waits, and run it; exactly what was asked, once.")
-_decision("reject", False, "Decide against a call that waits.")
+_decision("approve", True, "Approve a waiting call and run it: exactly as asked, once.")
+_decision("reject", False, "Reject a waiting call.")
 
 
 async def _decide(
@@ -70,11 +70,11 @@ async def _decide(
 @state_options
 @click.pass_obj
 def close_alert(output: Output, alert_ids: tuple[str, ...], by: str, **options: Any) -> ExitCode:
-    """Close alerts that were dealt with; one that is not open is told, and the others are closed nevertheless."""
+    """Close alerts that were dealt with; any that is not open is reported, and the others are still closed."""
     closed = asyncio.run(_close(options, alert_ids, by))
     missing = [alert_id for alert_id in dict.fromkeys(alert_ids) if alert_id not in closed]
     for alert_id in missing:
-        output.note(f"There is no open alert {alert_id!r}; `helix state alerts` lists those there are.")
+        output.note(f"There is no open alert {alert_id!r}; `helix state alerts` lists the open ones.")
     show(output, {"closed": closed, "missing": missing, "count": len(closed)})
     return ExitCode.FAILED if missing else ExitCode.OK
 
@@ -90,10 +90,10 @@ async def _close(options: dict[str, Any], alert_ids: tuple[str, ...], by: str) -
 @state_options
 @click.pass_obj
 def sweep(output: Output, **options: Any) -> None:
-    """End idle sessions, deliver notices, run approved calls that were left, and let go of old changes.
+    """End idle sessions, deliver notices, run approved calls that were left behind, and drop old changes.
 
-    Executors whose agents have state capabilities do all of this by themselves, and so does `helix mcp`. How old is too
-    old is for those executors to say; where there have been none for a week, the defaults hold.
+    Executors whose agents have state capabilities do all of this themselves, and so does `helix mcp`. Those executors
+    set how old is too old; if there have been none for a week, the defaults apply.
     """
     show(output, asyncio.run(_sweep(options)))
 

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """Look after tools that MCP servers run."""
+    """Manage tools that MCP servers run."""
 
 
 @command.command()
 @click.argument("module", metavar="MODULE")
-@click.option("--server", "names", multiple=True, metavar="NAME", help="Only this one; may be given several times.")
-@click.option("--check", is_flag=True, help="Write nothing; say what has changed, with exit code 1 if anything has.")
+@click.option("--server", "names", multiple=True, metavar="NAME", help="Only this server; may be repeated.")
+@click.option("--check", is_flag=True, help="Write nothing; show what has changed, with exit code 1 if anything has.")
 @json_option
 @click.pass_obj
 def sync(output: Output, module: str, names: tuple[str, ...], check: bool) -> ExitCode:
     """Ask the MCP servers that MODULE defines what they offer, and write their catalogues.
 
-    MODULE is a module or a file, as for the commands that run agents. A catalogue is a file beside it, which agents get
-    their tools from: look at what has changed, and commit it like code.
+    MODULE is a module or a file, as for the commands that run agents. A catalogue is a file beside it, from which
+    agents get their tools: review what has changed, and commit it like code.
     """
     taken = asyncio.run(_sync(output, _servers_in(module, names), check))
     output.answer({"servers": taken})
@@ -44,19 +44,19 @@ def _servers_in(place: str, names: tuple[str, ...]) -> "list[MCPToolServer]":
         try:
             import_place(place, place.partition(":")[0])
         except AgentsNotFoundError:
-            # What comes after the servers may need the tools that are to be taken.
+            # Code after the servers' definitions may need the very tools that are to be fetched.
             if not servers:
                 raise
     unknown = sorted({*names} - {server.name for server in servers})
     chosen = [server for server in servers if not names or server.name in names]
     if not chosen or unknown:
         has = ", ".join(sorted({server.name for server in servers})) or "none"
-        raise DefinitionError(f"{place!r}", f"MCP servers that it defines: {has}.")
+        raise DefinitionError(f"{place!r}", f"it defines these MCP servers: {has}.")
     for at, server in enumerate(chosen):
         if any(server.catalogue == other.catalogue for other in chosen[:at]):
             raise DefinitionError(
                 f"MCP server {server.name!r}",
-                f"another one has the same catalogue {server.catalogue}; rename one, or give it catalogue=….",
+                f"another server has the same catalogue {server.catalogue}; rename one, or give it catalogue=….",
             )
     return chosen
 
@@ -76,13 +76,13 @@ async def _sync(output: Output, servers: "list[MCPToolServer]", check: bool) -> 
         is_new = known is None or bool(changes)
         if is_new and not check:
             write_catalogue(offered, server.catalogue)
-        how = "as before" if not is_new else "not written" if check else "written"
+        how = "unchanged" if not is_new else "not written" if check else "written"
         many = f"{len(offered.tools)} tool{'' if len(offered.tools) == 1 else 's'}"
         output.say(f"{server.name}: {many}, {how}: {server.catalogue}")
         for change in changes:
             output.say(f"  {change}")
         if is_new and not check:
-            asked = {True: "asked for", False: "not asked for"}
+            asked = {True: "required", False: "not required"}
             rows = [
                 (tool_name(server.name, each.name), effect_of(each), asked[asks_first(each)]) for each in offered.tools
             ]

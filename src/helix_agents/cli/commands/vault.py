@@ -18,10 +18,10 @@ HOUR_SECONDS = 3600
 
 @click.group()
 def command() -> None:
-    """Look after the vault.
+    """Manage the vault.
 
-    `unlock` is for every process of this user; a single one can also unlock it for itself, with
-    HELIX_VAULT_PASSPHRASE or by `Vault.unlock`.
+    `unlock` works for every process of this user; a single process can also unlock the vault for itself, with
+    HELIX_VAULT_PASSPHRASE or `Vault.unlock`.
     """
 
 
@@ -29,20 +29,24 @@ def command() -> None:
 @state_options
 @click.pass_obj
 def init(output: Output, **options: Any) -> None:
-    """Make a vault. There is no way to recover a lost passphrase."""
+    """Create a vault. There is no way to recover a lost passphrase."""
     show(output, asyncio.run(_init(options, passphrase(confirm=True))))
 
 
 @command.command()
 @state_options
 @click.option(
-    "--hours", type=click.FloatRange(min=0, min_open=True), default=8.0, show_default=True, help="For how long."
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
+    default=8.0,
+    show_default=True,
+    help="How long it stays unlocked.",
 )
 @click.pass_obj
 def unlock(output: Output, hours: float, **options: Any) -> None:
-    """Unlock the vault for every process of this user, running or not yet, until it is locked or the time is over.
+    """Unlock the vault for every process of this user, running or future, until it is locked or the time is up.
 
-    A process in the background keeps the keys in memory; they are not written anywhere.
+    A background process keeps the keys in memory; they are not written anywhere.
     """
     show(output, asyncio.run(_unlock(options, passphrase(), hours * HOUR_SECONDS)))
 
@@ -51,7 +55,7 @@ def unlock(output: Output, hours: float, **options: Any) -> None:
 @state_options
 @click.pass_obj
 def lock(output: Output, **options: Any) -> None:
-    """Lock the vault again; processes that unlocked it for themselves still have it."""
+    """Lock the vault again; processes that unlocked it for themselves can still use it."""
     show(output, asyncio.run(_lock(options)))
 
 
@@ -59,7 +63,7 @@ def lock(output: Output, **options: Any) -> None:
 @state_options
 @click.pass_obj
 def status(output: Output, **options: Any) -> None:
-    """Whether there is a vault, which, and whether it is unlocked."""
+    """Show whether there is a vault, which one, and whether it is unlocked."""
     show(output, asyncio.run(_status(options)))
 
 
@@ -105,7 +109,7 @@ def _vault_of(state: "StateClient") -> "Vault":
     require_vault_extra()
     vault = state.gateway.settings.vault
     if vault is None:
-        raise click.UsageError("This store has no folder for a vault; say --vault FILE.")
+        raise click.UsageError("This store has no folder for a vault; give --vault FILE.")
     return vault
 
 
@@ -129,7 +133,7 @@ async def _told(state: "StateClient", vault: "Vault") -> dict[str, Any]:
 
 
 async def _audit(state: "StateClient", what: str, status: str, **more: Any) -> None:
-    """Whoever tries the vault leaves a line in the log of its store."""
+    """Every attempt to use the vault leaves a line in the log of its store."""
     from helix_agents.capabilities.values import shown_time
     from helix_agents.domain.entries import EntryTransaction
 

@@ -1,4 +1,4 @@
-"""`helix worker`: drives runs of a durable engine in this process, until somebody says stop."""
+"""`helix worker`: drives runs of a durable engine in this process, until it is stopped."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from helix_agents.cli.output import Output
 
 @click.group("worker")
 def command() -> None:
-    """Drive runs of a durable engine here, until somebody says stop."""
+    """Drive runs of a durable engine until stopped."""
 
 
 @command.command("temporal")
@@ -20,39 +20,49 @@ def command() -> None:
     envvar="TEMPORAL_ADDRESS",
     show_default="127.0.0.1:7233",
     show_envvar=True,
-    help="Where Temporal is.",
+    help="The address of the Temporal server.",
 )
 @click.option(
     "--namespace",
     envvar="TEMPORAL_NAMESPACE",
     show_default="default",
     show_envvar=True,
-    help="The namespace at Temporal.",
+    help="The Temporal namespace.",
 )
-@click.option("--profile", envvar="TEMPORAL_PROFILE", show_envvar=True, help="Which profile of Temporal's own file.")
-@click.option("--config-file", envvar="TEMPORAL_CONFIG_FILE", show_envvar=True, help="Where that file is.")
+@click.option(
+    "--profile",
+    envvar="TEMPORAL_PROFILE",
+    show_envvar=True,
+    help="The profile to use from Temporal's own configuration file.",
+)
+@click.option("--config-file", envvar="TEMPORAL_CONFIG_FILE", show_envvar=True, help="The path of that file.")
 @click.option(
     "--tls/--no-tls",
     default=None,
     envvar="TEMPORAL_TLS",
     show_envvar=True,
-    help="Speak TLS; so it does anyway where a key or a certificate is given.",
+    help="Use TLS; the default if an API key or a certificate is given.",
 )
 @click.option(
     "--tls-ca-path",
     envvar="TEMPORAL_TLS_SERVER_CA_CERT_PATH",
     show_envvar=True,
-    help="Who vouches for the server, if not those whom this machine trusts.",
+    help="The CA certificate for the server, if this machine does not trust its CA.",
 )
-@click.option("--tls-cert-path", envvar="TEMPORAL_TLS_CLIENT_CERT_PATH", show_envvar=True, help="Our certificate.")
+@click.option(
+    "--tls-cert-path", envvar="TEMPORAL_TLS_CLIENT_CERT_PATH", show_envvar=True, help="The client certificate."
+)
 @click.option("--tls-key-path", envvar="TEMPORAL_TLS_CLIENT_KEY_PATH", show_envvar=True, help="Its private key.")
 @click.option(
-    "--tls-server-name", envvar="TEMPORAL_TLS_SERVER_NAME", show_envvar=True, help="What the server calls itself."
+    "--tls-server-name",
+    envvar="TEMPORAL_TLS_SERVER_NAME",
+    show_envvar=True,
+    help="The name in the server's certificate.",
 )
 @click.option("--task-queue", default="helix", show_default=True, help="The queue to work on.")
-@click.option("--prefix", default="helix", show_default=True, help="How the ids of workflows begin.")
-@click.option("--register", is_flag=True, help="Make HelixSession and HelixAgent searchable there first.")
-@seconds_option("--grace", 20.0, "Seconds that running effects get when it ends.")
+@click.option("--prefix", default="helix", show_default=True, help="The prefix of workflow ids.")
+@click.option("--register", is_flag=True, help="First make HelixSession and HelixAgent searchable in Temporal.")
+@seconds_option("--grace", 20.0, "Seconds that running effects get when the worker stops.")
 @deps_option
 @store_option
 @json_option
@@ -76,11 +86,11 @@ def temporal_command(
     deps: str | None,
     store_url: str,
 ) -> None:
-    """Work on a task queue of Temporal.
+    """Work on a Temporal task queue.
 
-    Any number of workers share a queue. What one of them leaves, or dies of, another one goes on with.
+    Any number of workers can share a queue. If a worker leaves or dies, another one continues its runs.
 
-    An API key is taken from TEMPORAL_API_KEY or from the profile, never from the command line, which everybody on the
+    The API key is read from TEMPORAL_API_KEY or from the profile, never from the command line, which everyone on the
     machine can read.
     """
     from helix_agents.cli.agent_modules import load_agents, load_deps
@@ -113,20 +123,24 @@ def temporal_command(
     "--system-database",
     envvar="DBOS_SYSTEM_DATABASE_URL",
     show_envvar=True,
-    help="Where DBOS keeps its tables; the store's own PostgreSQL database, or a file beside SQLite, if not given.",
+    help="Where DBOS keeps its tables; by default, the store's own PostgreSQL database, or a file beside SQLite.",
 )
-@click.option("--prefix", default="helix", show_default=True, help="The queue, and how the ids of workflows begin.")
-@click.option("--executor-id", help="A name that this worker keeps when it is restarted; it then goes on at once.")
-@click.option("--max-running", type=click.IntRange(min=1), help="How many runs are driven here at once.")
+@click.option(
+    "--prefix", default="helix", show_default=True, help="The name of the queue, and the prefix of workflow ids."
+)
+@click.option(
+    "--executor-id", help="A name that this worker keeps across restarts, so that it continues its runs at once."
+)
+@click.option("--max-running", type=click.IntRange(min=1), help="How many runs this worker drives at once.")
 @click.option(
     "--keep-workflows",
     metavar="DAYS",
     type=Seconds(min=0, min_open=True),
     default=7.0,
     show_default=True,
-    help="How long DBOS keeps workflows that have ended. Nothing asks for them but its console.",
+    help="How long DBOS keeps workflows that have ended. Only its console uses them.",
 )
-@seconds_option("--grace", 20.0, "Seconds that running steps get when it ends.")
+@seconds_option("--grace", 20.0, "Seconds that running steps get when the worker stops.")
 @deps_option
 @store_option
 @json_option
@@ -143,10 +157,10 @@ def dbos_command(
     deps: str | None,
     store_url: str,
 ) -> None:
-    """Work on a queue of DBOS.
+    """Work on a DBOS queue.
 
-    Any number of workers share a queue. Programs fill it whose executors have the placement "elsewhere", or "shared"
-    where they work, too.
+    Any number of workers can share a queue. It is filled by programs whose executors have the placement "elsewhere", or
+    "shared" if they also work on it.
     """
     from helix_agents.cli.agent_modules import load_agents, load_deps
     from helix_agents.cli.dbos_work import work

@@ -1,4 +1,4 @@
-"""Every error a user of this library can meet, grouped by who has to act.
+"""Every error that this library raises, grouped by who has to act.
 
 HelixError
 ├── CallerError                    change the call
@@ -12,6 +12,7 @@ HelixError
 │   ├── RunAlreadyExistsError
 │   ├── CheckpointNotFoundError
 │   ├── MemoryNotFoundError
+│   ├── ScheduleNotFoundError
 │   ├── ModeIsWriteOnceError
 │   ├── NotARootSessionError
 │   ├── AgentMismatchError
@@ -32,11 +33,12 @@ HelixError
 │   ├── ChunkTooLargeError
 │   ├── WeakPassphraseError
 │   └── StreamFailedError          the run behind the stream failed
-├── ConflictError                  somebody else was first: read again, decide again
+├── ConflictError                  another writer came first: read again, decide again
 │   ├── AgentAlreadyRunningError
 │   ├── QueuedTurnGoneError
 │   ├── StaleStateError
 │   ├── MemoryChangedError
+│   ├── ScheduleChangedError
 │   ├── RunConflictError
 │   ├── SupersededError
 │   ├── LockHeldError
@@ -55,14 +57,14 @@ HelixError
 │   ├── DBOSInUseError
 │   ├── IncompleteStoreError
 │   ├── UnsafeSQLiteError
-│   ├── ForeignFileError           the file holds what another application keeps
+│   ├── ForeignFileError           the file is another application's database
 │   ├── UnsafeRedisError
 │   ├── SchemaTooOldError
 │   ├── SchemaTooNewError
 │   └── RecordTooNewError
 ├── ModelError                     the model or its provider did not answer as needed
-│   ├── ModelOverloadedError       rate limits and overload: worth asking again
-│   ├── ModelUnavailableError      network, time-outs, server errors: worth asking again
+│   ├── ModelOverloadedError       rate limits and overload: worth a retry
+│   ├── ModelUnavailableError      network, time-outs, server errors: worth a retry
 │   ├── ModelRefusedError          the provider refused the request as it is
 │   └── ContextTooLongError        the history no longer fits
 ├── VaultError                     an operator looks after the vault and its backups
@@ -72,31 +74,31 @@ HelixError
 │   ├── VaultDamagedError
 │   ├── VaultFileError             the file system refused: space, permissions, a folder that is not there
 │   ├── WrongPassphraseError
-│   ├── AuditBrokenError           the audit log is no chain any more
+│   ├── AuditBrokenError           the audit log is no longer a chain
 │   ├── BackupDamagedError
 │   ├── BackupKeyMismatchError
 │   ├── BackupTooNewError
 │   └── PathRefusedError           a link, a file that is there already, a place outside the allowed folders
-├── SkillsError                    look after whoever provides skills
-│   ├── SkillsUnavailableError     nobody says which there are: worth asking again
-│   └── SkillSourceError           where they are fetched from does not give them
-├── WorkspaceError                 look after whoever provides workspaces
-│   ├── WorkspaceFailedError       the workspace is not to be had: worth asking again
-│   └── WorkspaceFileError         the caller is the model, or whoever looks at its files
-├── RuntimeUnavailableError        look after the durable engine
-├── RemoteAgentError               look after the service behind a remote sub-agent
-│   ├── RemoteUnavailableError     it does not answer: worth asking again
+├── SkillsError                    check the source of the skills
+│   ├── SkillsUnavailableError     they cannot be listed: worth a retry
+│   └── SkillSourceError           their source does not provide them
+├── WorkspaceError                 check the provider of workspaces
+│   ├── WorkspaceFailedError       the workspace is not available: worth a retry
+│   └── WorkspaceFileError         the caller is the model, or a reader of its files
+├── RuntimeUnavailableError        check the durable engine
+├── RemoteAgentError               check the service behind a remote sub-agent
+│   ├── RemoteUnavailableError     it does not answer: worth a retry
 │   ├── RemoteRefusedError         it refused the request as it is
-│   ├── RemoteProtocolError        it answered what no agent server says
-│   ├── RemoteSubAgentLostError    nobody knows what became of the sub-agent
+│   ├── RemoteProtocolError        it does not follow the protocol
+│   ├── RemoteSubAgentLostError    the sub-agent's outcome is unknown
 │   └── RemoteSubAgentClientToolUnsupportedError
-├── MCPServerError                 look after the MCP server behind tools
-│   ├── MCPUnavailableError        it does not answer: worth asking again
+├── MCPServerError                 check the MCP server behind tools
+│   ├── MCPUnavailableError        it does not answer: worth a retry
 │   ├── MCPRefusedError            it refused the request as it is
-│   └── MCPProtocolError           it answered what no MCP server says
-└── StoreError                     look after the store
+│   └── MCPProtocolError           it does not follow the protocol
+└── StoreError                     check the store
     ├── StoreUnavailableError
-    │   ├── StoreNotOpenedError    it is not there, or not for this process
+    │   ├── StoreNotOpenedError    it is missing, or closed to this process
     │   └── StoreReplacedError     its file was deleted, moved or replaced while it was open
     ├── StoreFullError
     ├── StoreReadOnlyError
@@ -130,6 +132,7 @@ from helix_agents.domain.errors.callers import (
     RunAlreadyExistsError,
     RunNotCompletedError,
     RunNotFoundError,
+    ScheduleNotFoundError,
     SessionAlreadyExistsError,
     SessionNotFoundError,
     StateSizeExceededError,
@@ -169,6 +172,7 @@ from helix_agents.domain.errors.conflicts import (
     MemoryChangedError,
     QueuedTurnGoneError,
     RunConflictError,
+    ScheduleChangedError,
     StaleStateError,
     SupersededError,
 )
@@ -288,6 +292,8 @@ __all__ = [
     "RunNotCompletedError",
     "RunNotFoundError",
     "RuntimeUnavailableError",
+    "ScheduleChangedError",
+    "ScheduleNotFoundError",
     "SchemaTooNewError",
     "SchemaTooOldError",
     "SessionAlreadyExistsError",

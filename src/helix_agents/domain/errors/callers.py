@@ -1,16 +1,16 @@
-"""Errors whose cure is another call: what was handed in, or asked for, cannot be."""
+"""Errors that you fix in the call: what it passed, or asked for, is not possible."""
 
 from helix_agents.domain.errors.root import HelixError
 
 
 class CallerError(HelixError):
-    """The call asks for something that cannot be; the same call again fails again."""
+    """The call asks for something that is not possible. Repeating the same call fails again."""
 
     code = "caller_error"
 
 
 class InvalidIdError(CallerError):
-    """An id is empty, too long, holds control characters, or means something else where it is used."""
+    """An id is empty, too long, contains control characters, or has another meaning where it is used."""
 
     code = "validation_error"
     kind: str
@@ -18,11 +18,11 @@ class InvalidIdError(CallerError):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.value[:80]!r} is not usable: {self.reason}."
+        return f"{self.kind} {self.value[:80]!r} cannot be used: {self.reason}."
 
 
 class InvalidPageError(CallerError):
-    """A page was asked for that no listing has."""
+    """The offset or the limit of a page is out of range."""
 
     code = "validation_error"
     offset: int
@@ -31,13 +31,13 @@ class InvalidPageError(CallerError):
 
     def __str__(self) -> str:
         return (
-            f"A page needs offset from 0 to 2**62 and limit from 1 to {self.most}, "
+            f"A page needs an offset from 0 to 2**62 and a limit from 1 to {self.most}, "
             f"not offset={self.offset}, limit={self.limit}."
         )
 
 
 class UnstorableValueError(CallerError):
-    """A value cannot be written as JSON."""
+    """A value cannot be stored as JSON."""
 
     code = "validation_error"
     what: str
@@ -48,7 +48,7 @@ class UnstorableValueError(CallerError):
 
 
 class InvalidInputError(CallerError):
-    """A message or an answer is not what its type says; nothing of it was stored."""
+    """A message, an answer or another argument is not valid. Nothing was stored."""
 
     code = "validation_error"
     what: str
@@ -69,13 +69,13 @@ class SessionNotFoundError(CallerError):
 
 
 class SessionAlreadyExistsError(CallerError):
-    """The session id is taken."""
+    """A session with this id already exists."""
 
     code = "session_already_exists"
     session_id: str
 
     def __str__(self) -> str:
-        return f"Session {self.session_id!r} exists already; continue it, or choose another id."
+        return f"Session {self.session_id!r} already exists; continue it, or choose another id."
 
 
 class RunNotFoundError(CallerError):
@@ -89,17 +89,17 @@ class RunNotFoundError(CallerError):
 
 
 class RunAlreadyExistsError(CallerError):
-    """The run id is taken."""
+    """A run with this id already exists."""
 
     code = "run_already_exists"
     run_id: str
 
     def __str__(self) -> str:
-        return f"Run {self.run_id!r} exists already; run ids are minted once per execute, resume or retry."
+        return f"Run {self.run_id!r} already exists; each execute, resume or retry needs a new run id."
 
 
 class CheckpointNotFoundError(CallerError):
-    """The session has no such checkpoint, or not so many messages."""
+    """The session has no such checkpoint, or fewer messages than were asked for."""
 
     code = "checkpoint_not_found"
     session_id: str
@@ -115,7 +115,7 @@ class CheckpointNotFoundError(CallerError):
 
 
 class MemoryNotFoundError(CallerError):
-    """The entity has no such memory."""
+    """The entity has no memory with this id."""
 
     code = "memory_not_found"
     entity: str
@@ -125,8 +125,18 @@ class MemoryNotFoundError(CallerError):
         return f"{self.entity!r} has no memory {self.memory_id!r}; it may have been deleted."
 
 
+class ScheduleNotFoundError(CallerError):
+    """No schedule has this id."""
+
+    code = "schedule_not_found"
+    schedule_id: str
+
+    def __str__(self) -> str:
+        return f"There is no schedule {self.schedule_id!r}; it may have been deleted."
+
+
 class ModeIsWriteOnceError(CallerError):
-    """A session's mode was set before and cannot change."""
+    """The session's mode is already set and cannot change."""
 
     code = "mode_is_write_once"
     session_id: str
@@ -134,11 +144,11 @@ class ModeIsWriteOnceError(CallerError):
     given: str
 
     def __str__(self) -> str:
-        return f"Session {self.session_id!r} was bound to mode {self.stored!r}; it cannot become {self.given!r}."
+        return f"Session {self.session_id!r} has mode {self.stored!r}, which cannot change to {self.given!r}."
 
 
 class NotARootSessionError(CallerError):
-    """A child session is driven by its parent; only its root takes entries."""
+    """A child session is driven by its parent; only its root session accepts calls."""
 
     code = "not_a_root_session"
     session_id: str
@@ -146,13 +156,13 @@ class NotARootSessionError(CallerError):
 
     def __str__(self) -> str:
         return (
-            f"Session {self.session_id!r} is a child: its parent drives it. "
-            f"Use its root {self.root_session_id!r} instead."
+            f"Session {self.session_id!r} is a child session, which its parent drives. "
+            f"Use its root session {self.root_session_id!r} instead."
         )
 
 
 class AgentMismatchError(CallerError):
-    """A session is gone on with by the agent it was begun with, and by no other. Nothing was written."""
+    """A session can only be continued by the agent that started it. Nothing was written."""
 
     code = "agent_mismatch"
     session_id: str
@@ -161,13 +171,13 @@ class AgentMismatchError(CallerError):
 
     def __str__(self) -> str:
         return (
-            f"Session {self.session_id!r} was begun with agent {self.begun_with!r}, not {self.given!r}. "
-            "Use that agent, or another session; a second agent takes part in a conversation as a tool of the first."
+            f"Session {self.session_id!r} was started by agent {self.begun_with!r}, not by {self.given!r}. Use that "
+            "agent, or another session. A second agent can take part in a conversation as a tool of the first."
         )
 
 
 class NothingToResumeError(CallerError):
-    """The session is not at a point that resume can continue from."""
+    """The session is not at a point from which it can be resumed."""
 
     code = "nothing_to_resume"
     session_id: str
@@ -189,7 +199,7 @@ class NothingToRetryError(CallerError):
 
 
 class StillWaitingError(CallerError):
-    """Nothing the session waits for was answered yet."""
+    """The session waits for answers and has not received one yet."""
 
     code = "still_waiting"
     session_id: str
@@ -197,13 +207,13 @@ class StillWaitingError(CallerError):
 
     def __str__(self) -> str:
         return (
-            f"Session {self.session_id!r} still waits for {', '.join(self.tool_call_ids) or 'its children'}; "
-            "answer first, or give up what waits with a new message."
+            f"Session {self.session_id!r} is still waiting for {', '.join(self.tool_call_ids) or 'its children'}; "
+            "answer first, or send a new message to give up the waiting calls."
         )
 
 
 class RunNotCompletedError(CallerError):
-    """The run ended, but not with an output."""
+    """The run ended without an output."""
 
     code = "run_not_completed"
     session_id: str
@@ -216,16 +226,16 @@ class RunNotCompletedError(CallerError):
 
 
 class ExecutorClosedError(CallerError):
-    """The executor was left or is on its way out; it starts no new runs."""
+    """The executor is closed or closing; it starts no new runs."""
 
     code = "executor_closed"
 
     def __str__(self) -> str:
-        return "This executor is closed: use it inside `async with Executor.open(...)`, and start runs before leaving."
+        return "This executor is closed: use it inside `async with Executor.open(...)`, and start runs before its end."
 
 
 class OtherEventLoopError(CallerError):
-    """An executor was asked to begin something in another event loop than the one that opened it."""
+    """An executor was asked to start something in a different event loop than the one that opened it."""
 
     code = "other_event_loop"
     is_over: bool
@@ -233,17 +243,17 @@ class OtherEventLoopError(CallerError):
     def __str__(self) -> str:
         if self.is_over:
             return (
-                "The event loop that opened this executor has ended, and it begins nothing in another one: open and "
-                "use it within one asyncio.run(…)."
+                "The event loop that opened this executor has ended, and the executor starts nothing in another loop: "
+                "open and use it within one asyncio.run(…)."
             )
         return (
-            "This executor begins runs only in the event loop that opened it: from elsewhere, use "
-            "asyncio.run_coroutine_threadsafe(…, loop), or open one executor for each loop."
+            "This executor starts runs only in the event loop that opened it: from elsewhere, use "
+            "asyncio.run_coroutine_threadsafe(…, loop), or open one executor per loop."
         )
 
 
 class InvalidWriteError(CallerError):
-    """A state write does not fit the state it meets."""
+    """A state write does not fit the current state."""
 
     code = "validation_error"
     session_id: str
@@ -255,7 +265,7 @@ class InvalidWriteError(CallerError):
 
 
 class InvalidStateError(CallerError):
-    """A state does not fit the type its agent declares; nothing of it was stored."""
+    """A state does not fit the type that its agent declares. Nothing was stored."""
 
     code = "validation_error"
     state_type: str
@@ -266,7 +276,7 @@ class InvalidStateError(CallerError):
 
 
 class ToolInputError(CallerError):
-    """The arguments of a call do not fit the tool; the sentence is written for the model that has to correct them."""
+    """The arguments of a call do not fit the tool. The message is written for the model, which has to correct them."""
 
     code = "validation_error"
     tool: str
@@ -274,11 +284,11 @@ class ToolInputError(CallerError):
 
     def __str__(self) -> str:
         problem = self.problem.rstrip(".")
-        return f"The arguments for {self.tool!r} were refused: {problem}. Correct them and call it again."
+        return f"The arguments for {self.tool!r} were refused: {problem}. Correct them and call the tool again."
 
 
 class ToolOutputError(CallerError):
-    """A result does not fit the type its tool declares, or cannot be stored."""
+    """A result does not fit the type that its tool declares, or cannot be stored."""
 
     code = "validation_error"
     tool: str
@@ -289,7 +299,7 @@ class ToolOutputError(CallerError):
 
 
 class StateSizeExceededError(CallerError):
-    """Something is larger than the store accepts; nothing of it was stored."""
+    """Something is larger than the store accepts. Nothing was stored."""
 
     code = "state_size_exceeded"
     session_id: str
@@ -302,12 +312,12 @@ class StateSizeExceededError(CallerError):
         keys = f" (keys: {', '.join(self.keys)})" if self.keys else ""
         return (
             f"{self.operation} of session {self.session_id!r} is {self.size_bytes} bytes, "
-            f"the store takes at most {self.limit_bytes}{keys}. Nothing was stored."
+            f"but the store accepts at most {self.limit_bytes}{keys}. Nothing was stored."
         )
 
 
 class ChunkTooLargeError(CallerError):
-    """A chunk is larger than the stream accepts; it took no sequence number."""
+    """A chunk is larger than the stream accepts. It used no sequence number."""
 
     code = "chunk_too_large"
     stream_id: str
@@ -316,13 +326,13 @@ class ChunkTooLargeError(CallerError):
 
     def __str__(self) -> str:
         return (
-            f"A chunk of {self.size_bytes} bytes does not fit stream {self.stream_id!r}, "
-            f"which takes at most {self.limit_bytes}; split it."
+            f"A chunk of {self.size_bytes} bytes is too large for stream {self.stream_id!r}, "
+            f"which accepts at most {self.limit_bytes} bytes; split the chunk."
         )
 
 
 class StreamFailedError(CallerError):
-    """The run behind this stream failed; its history was delivered before this error."""
+    """The run behind this stream failed. Everything the stream had was delivered before this error."""
 
     code = "stream_failed"
     stream_id: str
@@ -334,7 +344,7 @@ class StreamFailedError(CallerError):
 
 
 class QueueFullError(CallerError):
-    """So many turns wait in a session that one more is refused."""
+    """The session's queue is full, so another turn is refused."""
 
     code = "queue_full"
     session_id: str
@@ -342,13 +352,13 @@ class QueueFullError(CallerError):
 
     def __str__(self) -> str:
         return (
-            f"In session {self.session_id!r} {self.waiting} turns wait already, and no more may; wait until some have "
-            "begun, or take some from the queue with sessions.drop_queued."
+            f"The queue of session {self.session_id!r} is full: {self.waiting} turns are waiting. Wait until some have "
+            "started, or remove some with sessions.drop_queued."
         )
 
 
 class QueuedTurnDroppedError(CallerError):
-    """A turn that waited was taken from the queue before it began."""
+    """A waiting turn was removed from the queue before it started."""
 
     code = "queued_turn_dropped"
     session_id: str
@@ -356,13 +366,13 @@ class QueuedTurnDroppedError(CallerError):
 
     def __str__(self) -> str:
         return (
-            f"Run {self.run_id!r} of session {self.session_id!r} never began: it was taken from the queue, and nothing "
-            "of it was done."
+            f"Run {self.run_id!r} of session {self.session_id!r} never started: it was removed from the queue, and "
+            "nothing was done."
         )
 
 
 class WeakPassphraseError(CallerError):
-    """A passphrase that would protect nothing."""
+    """The passphrase is too weak to protect anything."""
 
     code = "weak_passphrase"
     reason: str
@@ -372,7 +382,7 @@ class WeakPassphraseError(CallerError):
 
 
 class BudgetExhaustedError(CallerError):
-    """What the models of a turn may use is used up."""
+    """The budget for the models of a turn is used up."""
 
     code = "budget_exhausted"
     retryable = True

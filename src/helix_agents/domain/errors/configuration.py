@@ -1,10 +1,10 @@
-"""Errors whose cure is another configuration, installation or agent definition."""
+"""Errors that you fix in the configuration, the installation or an agent definition."""
 
 from helix_agents.domain.errors.root import HelixError
 
 
 class SetupError(HelixError):
-    """Configuration or installation does not fit."""
+    """The configuration, the installation or an agent definition has to be fixed."""
 
     code = "setup_error"
 
@@ -21,7 +21,7 @@ class DefinitionError(SetupError):
 
 
 class PriceUnknownError(SetupError):
-    """A budget is in dollars, and a model was asked that nobody knows the price of."""
+    """A budget is in dollars, but the price of a model that was called is unknown."""
 
     code = "price_unknown"
     agent: str
@@ -29,8 +29,8 @@ class PriceUnknownError(SetupError):
 
     def __str__(self) -> str:
         return (
-            f"The budget of {self.agent!r} is in dollars, and nobody knows what model {self.model!r} costs that was "
-            "asked; give the agent that asks it prices=…, a function of the model's name and its tokens."
+            f"The budget of {self.agent!r} is in dollars, but the price of model {self.model!r}, which was called, is "
+            "unknown. Give the agent that calls it prices=…, a function of the model's name and its tokens."
         )
 
 
@@ -44,12 +44,12 @@ class UnknownAgentError(SetupError):
     def __str__(self) -> str:
         return (
             f"No agent named {self.name!r} is registered here; known: {', '.join(self.known) or 'none'}. "
-            "Register it before its sessions are run or recovered."
+            "Register it before you run or recover its sessions."
         )
 
 
 class StateSchemaChangedError(SetupError):
-    """Stored state does not fit the agent's present state type. Nothing was written."""
+    """Stored state does not fit the agent's current state type. Nothing was written."""
 
     code = "state_schema_changed"
     agent: str
@@ -60,13 +60,13 @@ class StateSchemaChangedError(SetupError):
     def __str__(self) -> str:
         return (
             f"State stored by version {self.stored_version} of agent {self.agent!r} does not fit version "
-            f"{self.version}: {self.problem}. Give the agent a migrate_state=(old, from_version) -> new that "
-            "makes it fit; nothing was written, so a fixed deploy can go on."
+            f"{self.version}: {self.problem}. Give the agent migrate_state=…, a function (old, from_version) -> new "
+            "that converts it. Nothing was written, so a fixed deploy can continue the session."
         )
 
 
 class DepsNotOpenedError(SetupError):
-    """A tool takes what an executor's `deps` open, and nothing opens it here. Nothing was written."""
+    """A tool needs `ctx.deps`, but the executor was opened without `deps`. Nothing was written."""
 
     code = "deps_not_opened"
     agent: str
@@ -75,14 +75,14 @@ class DepsNotOpenedError(SetupError):
 
     def __str__(self) -> str:
         return (
-            f"Agent {self.agent!r} cannot run here: its tool {self.tool!r} takes a {self.deps} as ctx.deps, and "
-            "nothing opens one. Write Executor.open(…, deps=…), or --deps module:name on a command line. For a tool "
-            f"that can do without, annotate ToolContext[…, {self.deps} | None]."
+            f"Agent {self.agent!r} cannot run here: its tool {self.tool!r} needs a {self.deps} as ctx.deps, and "
+            "nothing here provides one. Use Executor.open(…, deps=…), or --deps module:name on the command line. If "
+            f"the tool also works without it, annotate its context as ToolContext[…, {self.deps} | None]."
         )
 
 
 class UnknownBackendError(SetupError):
-    """No installed backend answers to this URL's scheme."""
+    """No installed backend handles this URL's scheme."""
 
     code = "unknown_backend"
     scheme: str
@@ -95,22 +95,22 @@ class UnknownBackendError(SetupError):
 
 
 class UnsupportedBackendError(SetupError):
-    """A backend has no place for something."""
+    """The backend does not support what was asked of it."""
 
     code = "unsupported_backend"
     scheme: str
     what: str
 
     def __str__(self) -> str:
-        return f"{self.scheme}:// has no place for {self.what}; use sqlite:///…, postgresql://… or memory://."
+        return f"{self.scheme}:// does not support {self.what}; use sqlite:///…, postgresql://… or memory://."
 
 
-# Whose a model probably is that is named without saying so.
+# The likely provider of a model that is named without one.
 _PROVIDERS = {"gpt": "openai", "gem": "google"}
 
 
 class UnknownModelError(SetupError):
-    """No installed model provider answers to this name's prefix."""
+    """No installed model provider handles the prefix of this name."""
 
     code = "unknown_model"
     name: str
@@ -121,18 +121,18 @@ class UnknownModelError(SetupError):
         prefix, colon, model = self.name.partition(":")
         known = ", ".join(f"{each}:" for each in self.known) or "none"
         if prefix in self.known:
-            return f"{self.name!r} does not say which model; write '{prefix}:NAME'. Known prefixes: {known}."
+            return f"{self.name!r} names no model after its prefix; write '{prefix}:NAME'. Known prefixes: {known}."
         if not prefix:
-            return f"{self.name!r} names no model; write whose it is and its name. Known prefixes: {known}."
+            return f"{self.name!r} names no model; write 'PREFIX:NAME'. Known prefixes: {known}."
         if not colon or not model:
             whose = _PROVIDERS.get(prefix[:3].lower(), "anthropic")
-            return f"{self.name!r} does not say whose model it is; write '{whose}:{prefix}'. Known prefixes: {known}."
+            return f"{self.name!r} does not name its provider; write '{whose}:{prefix}'. Known prefixes: {known}."
         hint = f" Did you mean '{self.meant}:{model}'?" if self.meant is not None else ""
         return f"No provider is installed for {prefix!r} models; known prefixes: {known}.{hint}"
 
 
 class InvalidStoreUrlError(SetupError):
-    """A store URL cannot be read."""
+    """A store URL cannot be used."""
 
     code = "invalid_store_url"
     url: str
@@ -154,27 +154,27 @@ class MissingExtraError(SetupError):
 
 
 class DBOSInUseError(SetupError):
-    """A process has one DBOS, and this one runs in another way than an executor needs."""
+    """This process already runs DBOS with settings that the executor cannot use; a process can run only one."""
 
     code = "dbos_in_use"
     reason: str
 
     def __str__(self) -> str:
         return (
-            f"This process runs DBOS already, and there is one per process: {self.reason}. Open executors that agree, "
-            "or use a process of its own."
+            f"This process already runs DBOS, and there can be only one per process: {self.reason}. Open executors "
+            "with matching settings, or use a separate process."
         )
 
 
 class IncompleteStoreError(SetupError):
-    """A store lacks operations the engine needs."""
+    """The store lacks operations that the engine needs."""
 
     code = "incomplete_store"
     store: str
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.store} lacks {', '.join(self.missing)}; an executor cannot run on half a store."
+        return f"{self.store} lacks {', '.join(self.missing)}, so an executor cannot run on it."
 
 
 class UnsafeSQLiteError(SetupError):
@@ -186,13 +186,13 @@ class UnsafeSQLiteError(SetupError):
 
     def __str__(self) -> str:
         return (
-            f"SQLite {self.found} can corrupt a database that several connections write; "
-            f"{self.needed} or newer is needed. Cure: pip install --upgrade apsw"
+            f"SQLite {self.found} can corrupt a database that several connections write to; "
+            f"{self.needed} or newer is needed. To fix this: pip install --upgrade apsw"
         )
 
 
 class ForeignFileError(SetupError):
-    """The file named as a store is a database of another application. Nothing was written to it."""
+    """The file given as a store is another application's database. Nothing was written to it."""
 
     code = "foreign_file"
     file: str
@@ -201,14 +201,14 @@ class ForeignFileError(SetupError):
     def __str__(self) -> str:
         names = ", ".join(self.tables[:3]) + (", …" if len(self.tables) > 3 else "")
         return (
-            f"{self.file} belongs to another application: it has tables ({names}) and none of a store. Name another "
-            "file, which is made on first use; or, to keep both in this one, add shared=true to the URL: "
+            f"{self.file} belongs to another application: it has tables ({names}), but none of a store's. Name another "
+            "file, which is created on first use. To keep both in this file, add shared=true to the URL: "
             "sqlite:///…?shared=true"
         )
 
 
 class UnsafeRedisError(SetupError):
-    """The Redis server cannot be trusted with what must not be lost."""
+    """The version or the configuration of the Redis server could lose data."""
 
     code = "unsafe_redis"
     found: str
@@ -219,7 +219,7 @@ class UnsafeRedisError(SetupError):
 
 
 class SchemaTooOldError(SetupError):
-    """The store's tables are older than this version needs."""
+    """The store's tables are older than this version of the library needs."""
 
     code = "schema_too_old"
     store: str
@@ -228,8 +228,8 @@ class SchemaTooOldError(SetupError):
 
     def __str__(self) -> str:
         return (
-            f"{self.store} has schema version {self.found}, this version needs {self.needed}. "
-            "Run `helix migrate` before starting new code."
+            f"{self.store} has schema version {self.found}, but this version of helix-agents needs {self.needed}. "
+            "Run `helix migrate` before you start the new code."
         )
 
 
@@ -243,8 +243,8 @@ class SchemaTooNewError(SetupError):
 
     def __str__(self) -> str:
         return (
-            f"{self.store} has schema version {self.found}, this version knows up to {self.known}. "
-            "Migrations go forward only: upgrade helix-agents here too."
+            f"{self.store} has schema version {self.found}, but this version of helix-agents supports at most "
+            f"{self.known}. Migrations cannot be undone: upgrade helix-agents here too."
         )
 
 
@@ -258,6 +258,6 @@ class RecordTooNewError(SetupError):
 
     def __str__(self) -> str:
         return (
-            f"A stored {self.record} does not fit record version {self.known} ({self.problem}); "
-            "it was written by a newer helix-agents. Upgrade this process; nothing was changed."
+            f"A stored {self.record} does not fit record version {self.known} ({self.problem}): "
+            "a newer version of helix-agents wrote it. Upgrade helix-agents in this process; nothing was changed."
         )

@@ -1,17 +1,17 @@
-"""Errors of whoever came second: read again, and decide again."""
+"""Errors of a writer that came second: it has to read again and decide again."""
 
 from helix_agents.domain.errors.root import HelixError
 
 
 class ConflictError(HelixError):
-    """Another writer was first. Nothing was written; read again and decide again."""
+    """Another writer came first. Nothing was written; read again and decide again."""
 
     code = "conflict"
 
 
 class AgentAlreadyRunningError(ConflictError):
-    """The session has a run that is going on. `lease_ends_in_ms` is when a process elsewhere that has it would be
-    known to be dead, if it is; None where that is not known, or the process is this one."""
+    """The session already has an active run. `lease_ends_in_ms` is how long the lease of the process that drives the
+    run still lasts: if that process has died, this is known by then. None if unknown, or if this process drives it."""
 
     code = "agent_already_running"
     session_id: str
@@ -23,22 +23,22 @@ class AgentAlreadyRunningError(ConflictError):
         if self.lease_ends_in_ms is None:
             return busy
         seconds = -(-self.lease_ends_in_ms // 1000)
-        return f"{busy} If its process has died, its lease ends in {seconds} s, and the same call then goes on."
+        return f"{busy} If its process has died, its lease ends in {seconds} s; the same call then continues."
 
 
 class QueuedTurnGoneError(ConflictError):
-    """A turn that was to begin does not wait any more: somebody took it from the queue."""
+    """A turn that was about to start is no longer in the queue: another caller removed it or started it."""
 
     code = "queued_turn_gone"
     session_id: str
     run_id: str
 
     def __str__(self) -> str:
-        return f"Run {self.run_id!r} of session {self.session_id!r} is not in the queue any more."
+        return f"Run {self.run_id!r} of session {self.session_id!r} is no longer in the queue."
 
 
 class StaleStateError(ConflictError):
-    """Another writer committed this session first."""
+    """Another writer committed to this session first."""
 
     code = "state_stale"
     session_id: str
@@ -49,6 +49,18 @@ class StaleStateError(ConflictError):
         return (
             f"Session {self.session_id!r} moved from version {self.expected} to {self.found} "
             "since you loaded it; load it again and decide again."
+        )
+
+
+class ScheduleChangedError(ConflictError):
+    """Another writer changed or deleted this schedule first."""
+
+    code = "schedule_changed"
+    schedule_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"Schedule {self.schedule_id!r} was changed or deleted since you read it; read it again and decide again."
         )
 
 
@@ -78,12 +90,12 @@ class RunConflictError(ConflictError):
     def __str__(self) -> str:
         return (
             f"Session {self.session_id!r} is at {self.found}, not at {self.expected}: "
-            "another caller was first. Read the session again and decide again."
+            "another caller came first. Read the session again and decide again."
         )
 
 
 class SupersededError(ConflictError):
-    """A newer run or attempt owns this session; this writer has to stop."""
+    """A newer run or attempt owns this session, so this writer has to stop."""
 
     code = "run_superseded"
     session_id: str
@@ -99,22 +111,22 @@ class SupersededError(ConflictError):
 
 
 class LockHeldError(ConflictError):
-    """Somebody else holds the lock."""
+    """Another holder has the lock."""
 
     code = "lock_held"
     retryable = True
     key: str
 
     def __str__(self) -> str:
-        return f"Lock {self.key!r} is held by somebody else; try again when its lease has run out."
+        return f"Lock {self.key!r} has another holder; try again when its lease has expired."
 
 
 class LockLostError(ConflictError):
-    """The lease ran out and the lock went to somebody else, or it was released."""
+    """The lease expired and the lock went to another holder, or the lock was released."""
 
     code = "lock_lost"
     key: str
     token: int
 
     def __str__(self) -> str:
-        return f"Lock {self.key!r} is no longer held under token {self.token}; stop what it protected."
+        return f"Lock {self.key!r} is no longer held under token {self.token}; stop the work that it protected."

@@ -1,4 +1,4 @@
-"""Errors of a model, or of the provider behind it."""
+"""Errors of a model or of its provider."""
 
 from helix_agents.domain.errors.root import HelixError
 
@@ -16,27 +16,27 @@ class ModelError(HelixError):
 
 
 class ModelOverloadedError(ModelError):
-    """The provider limits or sheds load; `retry_after` says in seconds when it wants to be asked again."""
+    """The provider limits requests or is overloaded; `retry_after` is the wait in seconds that it asks for."""
 
     code = "provider_rate_limited"
     retryable = True
 
 
 class ModelUnavailableError(ModelError):
-    """The provider could not be reached, took too long, or failed inside."""
+    """The provider could not be reached, took too long, or had an internal error."""
 
     code = "provider_unavailable"
     retryable = True
 
 
 class ModelRefusedError(ModelError):
-    """The provider refused the request: credentials, an unknown model, or a request it cannot read."""
+    """The provider refused the request: wrong credentials, an unknown model, or a request it cannot read."""
 
     code = "provider_refused"
 
 
 class ContextTooLongError(ModelError):
-    """The conversation is longer than the model reads."""
+    """The conversation is longer than the model's context window."""
 
     code = "context_too_long"
 

@@ -1,4 +1,4 @@
-"""The root of every error, and how the fields of one travel."""
+"""The base class of every error, and how errors carry their fields."""
 
 from typing import Any, ClassVar, dataclass_transform
 
@@ -32,7 +32,7 @@ class _FieldsError(Exception):
 
 
 class HelixError(_FieldsError):
-    """The root of all errors of this library."""
+    """The base class of every error this library raises."""
 
     code: ClassVar[str] = "helix_error"
     retryable: ClassVar[bool] = False

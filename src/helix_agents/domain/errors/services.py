@@ -1,10 +1,10 @@
-"""Errors of what we speak to beside models and stores: durable engines, remote agents, MCP servers, and plugs."""
+"""Errors of services other than models and stores: durable engines, remote agents, MCP servers, skills, workspaces."""
 
 from helix_agents.domain.errors.root import HelixError
 
 
 class RuntimeUnavailableError(HelixError):
-    """The server of a durable engine did not answer; runs that were started rest in the store."""
+    """The server of a durable engine did not answer. Runs that were started are kept in the store."""
 
     code = "runtime_unavailable"
     retryable = True
@@ -13,7 +13,7 @@ class RuntimeUnavailableError(HelixError):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.engine} at {self.address} is not answering: {self.reason}. Check address and server."
+        return f"{self.engine} at {self.address} is not answering: {self.reason}. Check the address and the server."
 
 
 class RemoteAgentError(HelixError):
@@ -24,7 +24,7 @@ class RemoteAgentError(HelixError):
 
 
 class RemoteUnavailableError(RemoteAgentError):
-    """The service does not answer, or asks to be asked again later."""
+    """The service does not answer, or asks the caller to try again later."""
 
     code = "remote_unavailable"
     retryable = True
@@ -35,7 +35,7 @@ class RemoteUnavailableError(RemoteAgentError):
 
 
 class RemoteRefusedError(RemoteAgentError):
-    """The service refused a request; the same request again is refused again."""
+    """The service refused a request. It would refuse the same request again."""
 
     code = "remote_refused"
     status: int
@@ -43,21 +43,21 @@ class RemoteRefusedError(RemoteAgentError):
     detail: str
 
     def __str__(self) -> str:
-        return f"The agent service at {self.url} refused ({self.status} {self.refusal}): {self.detail}"
+        return f"The agent service at {self.url} refused the request ({self.status} {self.refusal}): {self.detail}"
 
 
 class RemoteProtocolError(RemoteAgentError):
-    """The service answered something that no agent server says, or more than is taken from one."""
+    """The service sent something that an agent server never sends, or more than is accepted."""
 
     code = "remote_protocol"
     reason: str
 
     def __str__(self) -> str:
-        return f"The agent service at {self.url} does not keep to the protocol: {self.reason}."
+        return f"The agent service at {self.url} does not follow the protocol: {self.reason}."
 
 
 class RemoteSubAgentLostError(RemoteAgentError):
-    """A remote sub-agent whose end nobody will learn."""
+    """The outcome of a remote sub-agent can no longer be found out."""
 
     code = "framework_subagent_lost"
     session_id: str
@@ -65,21 +65,21 @@ class RemoteSubAgentLostError(RemoteAgentError):
 
     def __str__(self) -> str:
         return (
-            f"Remote sub-agent {self.session_id!r} at {self.url} is lost ({self.cause}): what it did so far, "
-            "or whether it still works, is not known here."
+            f"Remote sub-agent {self.session_id!r} at {self.url} is lost ({self.cause}): it is unknown what it has "
+            "done, or whether it is still running."
         )
 
 
 class RemoteSubAgentClientToolUnsupportedError(RemoteAgentError):
-    """A remote sub-agent waits for somebody, and its service takes no answers."""
+    """A remote sub-agent waits for an answer, but its service accepts none."""
 
     code = "client-tool-unsupported"
     session_id: str
 
     def __str__(self) -> str:
         return (
-            f"Remote sub-agent {self.session_id!r} waits for an answer, but the service at {self.url} takes none "
-            "through its transport; use one that routes answers, or give that agent no client tools and approvals."
+            f"Remote sub-agent {self.session_id!r} waits for an answer, but the transport to the service at {self.url} "
+            "cannot send one; use a transport that can, or an agent without client tools and approvals."
         )
 
 
@@ -92,7 +92,7 @@ class MCPServerError(HelixError):
 
 
 class MCPUnavailableError(MCPServerError):
-    """The server does not answer, cannot be started, or went away."""
+    """The server does not answer, cannot be started, or has stopped."""
 
     code = "mcp_unavailable"
     retryable = True
@@ -102,31 +102,31 @@ class MCPUnavailableError(MCPServerError):
 
 
 class MCPRefusedError(MCPServerError):
-    """The server refused a request; the same request again is refused again."""
+    """The server refused a request. It would refuse the same request again."""
 
     code = "mcp_refused"
 
     def __str__(self) -> str:
-        return f"MCP server {self.server!r} refused: {self.reason}"
+        return f"MCP server {self.server!r} refused the request: {self.reason}"
 
 
 class MCPProtocolError(MCPServerError):
-    """The server answered something that no MCP server says, or speaks no version of the protocol known here."""
+    """The server sent something that an MCP server never sends, or speaks no supported version of the protocol."""
 
     code = "mcp_protocol"
 
     def __str__(self) -> str:
-        return f"MCP server {self.server!r} does not keep to the protocol: {self.reason}."
+        return f"MCP server {self.server!r} does not follow the protocol: {self.reason}."
 
 
 class SkillsError(HelixError):
-    """The skills of an agent cannot be listed."""
+    """Skills cannot be listed or fetched."""
 
     code = "skills_error"
 
 
 class SkillsUnavailableError(SkillsError):
-    """An agent's skills could not be listed, so its model was asked nothing; a retry asks for them again."""
+    """An agent's skills could not be listed, so its model was not called. A retry lists them again."""
 
     code = "skills_unavailable"
     retryable = True
@@ -138,7 +138,7 @@ class SkillsUnavailableError(SkillsError):
 
 
 class SkillSourceError(SkillsError):
-    """The source of an entry in a manifest of skills does not give what it should."""
+    """The source of an entry in a skills manifest does not provide what the entry says."""
 
     code = "skill_source"
     entry: str
@@ -155,7 +155,7 @@ class WorkspaceError(HelixError):
 
 
 class WorkspaceFailedError(WorkspaceError):
-    """A session's workspace is not to be had from its provider; what the session did so far is stored."""
+    """A session's workspace is not available from its provider. Everything the session has done so far is stored."""
 
     code = "workspace_failed"
     retryable = True
@@ -163,11 +163,11 @@ class WorkspaceFailedError(WorkspaceError):
     reason: str
 
     def __str__(self) -> str:
-        return f"Workspace {self.workspace!r} is not to be had: {self.reason}"
+        return f"Workspace {self.workspace!r} is not available: {self.reason}"
 
 
 class WorkspaceFileError(WorkspaceError):
-    """A file or folder of a workspace cannot be had, or cannot be changed like this; nothing was changed."""
+    """A file or folder of a workspace cannot be read, or cannot be changed this way. Nothing was changed."""
 
     code = "workspace_file"
     path: str

@@ -1,4 +1,4 @@
-"""Errors of a store: it is away, full, closed, or holds what cannot be read."""
+"""Errors of a store: it is unavailable, full, closed, or holds something that cannot be read."""
 
 from helix_agents.domain.errors.root import HelixError
 
@@ -10,7 +10,7 @@ class StoreError(HelixError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer; a write may or may not have happened."""
+    """The store did not answer. A write may or may not have happened."""
 
     code = "store_unavailable"
     retryable = True
@@ -19,11 +19,11 @@ class StoreUnavailableError(StoreError):
 
     def __str__(self) -> str:
         reason = self.reason.rstrip(".")
-        return f"{self.store} is not answering: {reason}. Try again; check the store if it stays so."
+        return f"{self.store} is not answering: {reason}. Try again, and check the store if this persists."
 
 
 class StoreNotOpenedError(StoreUnavailableError):
-    """The store is not where its URL says, or this process may not open it."""
+    """The store is not where its URL says, or this process is not allowed to open it."""
 
     cure: str
 
@@ -36,13 +36,13 @@ class StoreReplacedError(StoreUnavailableError):
 
     def __str__(self) -> str:
         return (
-            f"{self.store} is no longer the file this process has open: {self.reason}. What is written now would be "
-            "lost, so nothing is. Put the file back, or start the process again to go on with what is there now."
+            f"{self.store} is no longer the file that this process has open: {self.reason}. Writes would be lost, so "
+            "none are made. Put the file back, or restart the process to continue with the file that is there now."
         )
 
 
 class StoreFullError(StoreError):
-    """No space is left; the write was rolled back."""
+    """No space is left. The write was rolled back."""
 
     code = "store_full"
     retryable = True
@@ -53,7 +53,7 @@ class StoreFullError(StoreError):
 
 
 class StoreReadOnlyError(StoreError):
-    """The store cannot be written."""
+    """The store cannot be written to."""
 
     code = "store_read_only"
     store: str
@@ -64,7 +64,7 @@ class StoreReadOnlyError(StoreError):
 
 
 class StoreCorruptError(StoreError):
-    """The store's file is damaged or is something else."""
+    """The store's file is damaged, or is not a store."""
 
     code = "store_corrupt"
     store: str
@@ -82,7 +82,7 @@ class SessionCorruptError(StoreError):
     problem: str
 
     def __str__(self) -> str:
-        return f"A stored {self.record} cannot be read: {self.problem}. The session was left as it is."
+        return f"A stored {self.record} cannot be read: {self.problem}. The session was left unchanged."
 
 
 class StoreClosedError(StoreError):

@@ -1,10 +1,10 @@
-"""Errors that an operator sees to: the vault, its backups, and the audit log."""
+"""Errors for the operator: the vault, its backups, and the audit log."""
 
 from helix_agents.domain.errors.root import HelixError
 
 
 class VaultError(HelixError):
-    """The vault, or a file it protects, needs its operator."""
+    """The vault, or a file that it protects, needs an operator's attention."""
 
     code = "vault_error"
     path: str
@@ -20,12 +20,12 @@ class VaultNotInitialisedError(VaultError):
 
 
 class VaultAlreadyExistsError(VaultError):
-    """A vault is there; a second one would make the backups of the first unreadable without its passphrase."""
+    """There is a vault already. A second one would make the first one's backups unreadable without its passphrase."""
 
     code = "vault_already_exists"
 
     def __str__(self) -> str:
-        return f"There is a vault at {self.path!r} already: unlock it, or change its passphrase. Nothing was written."
+        return f"There is already a vault at {self.path!r}: unlock it, or change its passphrase. Nothing was written."
 
 
 class VaultLockedError(VaultError):
@@ -35,21 +35,21 @@ class VaultLockedError(VaultError):
     reason: str = "neither this process nor its user has unlocked it"
 
     def __str__(self) -> str:
-        return f"The vault {self.path!r} is locked ({self.reason}): an operator unlocks it with the passphrase."
+        return f"The vault {self.path!r} is locked ({self.reason}): an operator has to unlock it with the passphrase."
 
 
 class VaultDamagedError(VaultError):
-    """A file of the vault is damaged or is something else."""
+    """A file of the vault is damaged, or is not a vault's file."""
 
     code = "vault_damaged"
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path!r} cannot be used ({self.reason}). Put a copy of it back; nothing was changed."
+        return f"{self.path!r} cannot be used ({self.reason}). Restore a copy of it; nothing was changed."
 
 
 class VaultFileError(VaultError):
-    """The file system refused; nothing was left half written."""
+    """The file system refused to read or write. Nothing was left half written."""
 
     code = "vault_file"
     retryable = True
@@ -67,12 +67,12 @@ class WrongPassphraseError(VaultError):
     def __str__(self) -> str:
         return (
             f"The passphrase does not open {self.path!r}. Nothing was changed; try again. "
-            "A backup opens with the passphrase its vault had when it was made."
+            "A backup opens with the passphrase that its vault had when the backup was made."
         )
 
 
 class AuditBrokenError(VaultError):
-    """A row of the audit log does not follow the one before it, so the log's end is not worth a signature."""
+    """A row of the audit log does not follow the row before it, so the end of the log is not signed."""
 
     code = "audit_broken"
     seq: int
@@ -85,7 +85,7 @@ class AuditBrokenError(VaultError):
 
 
 class BackupDamagedError(VaultError):
-    """A backup is not what was written: cut, altered, or not a backup at all."""
+    """The file is not the backup that was written: it was cut or altered, or is not a backup at all."""
 
     code = "backup_damaged"
     reason: str
@@ -93,7 +93,7 @@ class BackupDamagedError(VaultError):
     def __str__(self) -> str:
         return (
             f"The backup {self.path!r} is not what was written ({self.reason}). "
-            "Nothing of it may be used: take another copy of it, or an older backup."
+            "None of it may be used: take another copy of it, or an older backup."
         )
 
 
@@ -106,7 +106,7 @@ class BackupKeyMismatchError(VaultError):
     def __str__(self) -> str:
         return (
             f"The backup {self.path!r} was made by vault {self.vault_id!r}, not by this one: "
-            "open it with the passphrase that vault had then."
+            "open it with the passphrase that the other vault had at the time."
         )
 
 
@@ -119,13 +119,13 @@ class BackupTooNewError(VaultError):
 
     def __str__(self) -> str:
         return (
-            f"The backup {self.path!r} has format {self.version}, this version reads up to {self.known}: "
-            "upgrade helix-agents here."
+            f"The backup {self.path!r} has format {self.version}, but this version of helix-agents reads at most "
+            f"{self.known}: upgrade helix-agents here."
         )
 
 
 class PathRefusedError(VaultError):
-    """A path that is not written to or read from, whatever it holds."""
+    """The path must not be read from or written to, whatever it holds."""
 
     code = "path_refused"
     reason: str

@@ -1,7 +1,7 @@
 """Companions: named children that keep their conversation across calls, runs and processes.
 
-A companion call is run in the round after the commit that announced it. What it finds is decided from the store alone,
-so a call that is run again after a crash finds the child it started before and starts no second one.
+A companion call runs in the round after the commit that announced it. What it finds is decided from the store alone, so
+a call that is repeated after a crash finds the child it started before and does not start a second one.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,16 +45,16 @@ from helix_agents.engine.steps.spending import tell_spending
 
 # Companions are spoken to in the round after the commit that announced them.
 _FIRST_ROUND = 1
-# How often, in seconds, a companion that somebody else drives is looked at.
+# How often, in seconds, a companion that another task or process drives is looked at.
 LOOK_AGAIN = 0.1
-# After how many looks it is asked whether somebody still drives it.
+# After how many looks to check whether its driver is still alive.
 LOOKS_PER_INSPECTION = 50
-# How long a companion that was interrupted may take to come to rest before it is told something new.
+# How long an interrupted companion may take to come to rest before it is sent something new.
 REST_SECONDS = 30.0
 
 
 class CompanionError(Exception):
-    """The call cannot be done; the sentence is for the model."""
+    """The call cannot be done; the text is for the model."""
 
 
 async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
@@ -76,7 +76,7 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
         result = await work.let_go(_error(planned, decision.reason, fail_run=decision.reason))
     except HelixError as problem:
         if problem.retryable or isinstance(problem, SupersededError):
-            # Another driver took over, or the store is not answering: neither is for the model to know.
+            # Another driver took over, or the store is not answering: neither concerns the model.
             raise
         log_exception("subagent.dispatch_failed", problem, tool=planned.tool_name)
         result = _error(planned, str(problem))
@@ -89,19 +89,18 @@ async def run_companion(scope: RunScope, batch: Batch, planned: PlannedCall) -> 
 
 
 class _CompanionCall:
-    """One companion call at work."""
+    """One companion call in progress."""
 
     def __init__(self, scope: RunScope, batch: Batch, planned: PlannedCall) -> None:
         self._scope = scope
         self._batch = batch
         self._planned = planned
         self._store = scope.services.store
-        # Minted for this call and recorded with its step: whoever runs the call again finds what it started.
+        # Made for this call and recorded with its step: a repetition of the call finds what it started.
         self._run_id = companion_run_id(child_id_of(planned))
 
     async def let_go(self, result: RestingResult) -> RestingResult:
-        """End what this call began, as nobody here can go on with it: a deploy took the tool or the kind of companion
-        away. One that stands on its own is nobody's to end."""
+        """End what this call started, as a deploy removed the tool or the kind; a detached companion is not ended."""
         begun = await self._begun()
         if begun is None or begun.parent_run_id is None:
             return result
@@ -110,15 +109,15 @@ class _CompanionCall:
         return msgspec.structs.replace(result, child=update)
 
     async def came_to(self) -> RestingResult | CallOutcome:
-        """What the companion came to for this call before the run was stopped; else the call is, too."""
+        """The companion's result, if it came to one for this call before the stop; otherwise the call is stopped."""
         begun = await self._begun()
         if begun is None or begun.parent_run_id is None:
             return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
-        # One that works or waits is not waited for, and so stopped, too.
+        # A companion that works or waits is not waited for, so its call is stopped as well.
         return await self._result(begun.session_id, (await self._latest(begun)).run_id)
 
     async def run(self, given: dict[str, JSON]) -> RestingResult | CallOutcome:
-        """Do what the tool's name says; a companion that went on in between is looked at once more.
+        """Do what the tool's name says; if the companion moved on in between, look again.
 
         Raises:
             FailRun: a hook wants the run to fail.
@@ -153,8 +152,9 @@ class _CompanionCall:
                 raise CompanionError(f"There is no companion tool {other!r}.")
 
     async def _spawn(self, kind: str, name: str | None, message: str) -> RestingResult | CallOutcome:
+        """Start a companion, or continue what this call started before."""
         agent = self._kind(kind)
-        # Calls run side by side: they take names one after another, in the order in which the model called.
+        # Calls run side by side, but take names one after another, in the order in which the model called.
         async with self._scope.companion_starts:
             begun = await self._begun()
             if begun is None:
@@ -166,24 +166,25 @@ class _CompanionCall:
         return await started
 
     async def _choose_name(self, kind: str, name: str | None) -> tuple[str, SubSessionRef | None]:
-        """The name of a companion to be, and who had it before."""
+        """The name for a new companion, and the reference that had this name before, if any."""
         children = await self._children()
         name = name or _free_name(kind, children)
         existing = children.get(name)
         if existing is not None and existing.agent_type != kind:
             raise CompanionError(f"Companion {name!r} is of kind {existing.agent_type!r}; choose another name.")
         if existing is not None and _is_at_work(await self._store.get_current_run(existing.sub_session_id)):
-            raise CompanionError(f"Companion {name!r} is still at work; send it a message, or choose another name.")
+            raise CompanionError(f"Companion {name!r} is still working; send it a message, or choose another name.")
         return name, existing
 
     async def _send(self, name: str, message: str) -> RestingResult | CallOutcome:
+        """Send a companion a message, interrupting it if it is at work; or continue what this call started before."""
         async with self._scope.companion_starts:
             ref = await self._child(name)
             agent = self._kind(ref.agent_type)
             begun = await self._begun()
             if begun is None:
                 if not await self._came_to_rest(ref.sub_session_id, "a message from the parent"):
-                    raise CompanionError(f"Companion {name!r} did not come to rest in time; try again later.")
+                    raise CompanionError(f"Companion {name!r} did not stop in time; try again later.")
                 ref = await self._child(name)
                 run = await self._start(agent, name, ref, message)
                 started = self._started(agent, name, run, ref)
@@ -192,13 +193,13 @@ class _CompanionCall:
         return await started
 
     async def _begun(self) -> RunRecord | None:
-        """The run this very call started before a crash, or before it waited: its id is the call's own."""
+        """The run that this very call started before a crash or before it waited: its id is made from the call's."""
         return await self._store.get_run(self._run_id)
 
     async def _start(
         self, agent: PersistentAgent, name: str, existing: SubSessionRef | None, message: str
     ) -> RunRecord:
-        """Start a run of the companion with this message: in its session if that goes on, else in a new one."""
+        """Start a run of the companion with this message: in its session if that can continue, else in a new one."""
         session = await self._continuable(existing)
         start = self._new_session(agent, message) if session is None else await self._next_turn(agent, session, message)
         ref = SubSessionRef(
@@ -217,7 +218,7 @@ class _CompanionCall:
             owner=self._scope.run.owner,
         )
         if agent.mode == "blocking":
-            # Driven by its parent's run; any other stands on its own, and so outlives it.
+            # Driven by its parent's run. Any other companion is detached, and so outlives that run.
             owned = msgspec.structs.replace(owned, parent_run_id=self._scope.run.run_id, workflow_id=None)
             return (await self._store.start_run(owned)).run
         return await begin_detached(self._scope.services, owned)
@@ -232,12 +233,12 @@ class _CompanionCall:
         return await self._result(run.session_id, run.run_id)
 
     async def _go_on(self, agent: PersistentAgent, begun: RunRecord) -> RestingResult | CallOutcome:
-        """A call that was begun before: its child is driven again, still waits, or has its result."""
+        """Continue a call that was begun before: its child is driven again, still waits, or has its result."""
         child = begun.session_id
         refs = await self._store.get_sub_session_refs(self._scope.session.session_id)
         ref = next(each for each in refs if each.sub_session_id == child)
         if begun.parent_run_id is None:
-            # It stands on its own since it was begun, whatever a deploy made of its kind.
+            # It has been detached since it started, whatever a deploy made of its kind.
             if begun.status == "running" and begun.owner == self._scope.run.owner:
                 # This process started it, and may have lost the answer that said so.
                 self._scope.services.drive_detached(begun)
@@ -250,18 +251,18 @@ class _CompanionCall:
         elif run.status in SUSPENDED and await self._has_answer(child):
             run = await self._resumed(agent, ref, run)
         elif run.status in SUSPENDED and self._scope.is_given_up:
-            # The user went on with a new message: what the companion waits for will never be answered.
+            # The user sent a new message: what the companion waits for will never be answered.
             await let_go(self._scope, child, ABANDONED)
         return await self._result(child, run.run_id)
 
     async def _latest(self, begun: RunRecord) -> RunRecord:
-        """The run that goes on with what a call began, or that did so last."""
+        """The run that now continues what a call started, or was the last to do so."""
         run = await self._store.get_current_run(begun.session_id) if _is_at_work(begun) else begun
         assert run is not None
         return run
 
     async def _resumed(self, agent: PersistentAgent, ref: SubSessionRef, suspended: RunRecord) -> RunRecord:
-        """Drive a companion on that has its answer; one whose state no longer fits fails alone."""
+        """Resume a companion that has its answer. If its stored state no longer fits the agent, it fails alone."""
         session = await self._store.load_state(suspended.session_id)
         try:
             start = next_start(self._scope, agent.agent, session, suspended)
@@ -273,7 +274,8 @@ class _CompanionCall:
         return run
 
     async def _under_way(self, run: RunRecord, name: str | None, is_told: Callable[[RunRecord], bool]) -> RestingResult:
-        """A companion was sent off. Where it had just finished something else, no notice tells that: this does."""
+        """The result of a call that sent a detached companion off. If the companion had just finished something else,
+        no notice will report that, so this result does."""
         said: dict[str, JSON] = {"name": name, "status": "running"}
         previous = await self._store.get_run(run.previous_run_id) if run.previous_run_id is not None else None
         if previous is not None and previous.status == "completed" and not is_told(previous):
@@ -281,12 +283,12 @@ class _CompanionCall:
         return self._ok(said)
 
     async def _result(self, child: SessionId, run_id: RunId) -> RestingResult | CallOutcome:
-        """What a companion came to, as the call that waits for it sees it."""
+        """What the companion came to, as the waiting call's result."""
         run = await self._store.get_run(run_id)
         session = await self._store.load_state(child)
         assert run is not None
         if run.parent_run_id is not None:
-            # One that stands on its own spends from its own budget.
+            # A detached companion spends from its own budget.
             await tell_spending(self._scope, session)
         if _is_at_work(run):
             return await self._waiting(session)
@@ -302,6 +304,7 @@ class _CompanionCall:
         return RestingResult(message=end.message, child=end.ref_update, usage=(spent,))
 
     async def _wait(self, ref: SubSessionRef) -> RestingResult | CallOutcome:
+        """Wait until a companion comes to rest; resume it if it has an answer."""
         services, child = self._scope.services, ref.sub_session_id
         for look in count():
             if self._scope.stop.requested.is_set():
@@ -313,7 +316,7 @@ class _CompanionCall:
                 root, owner = self._scope.session.root_session_id, self._scope.run.owner
                 await resume_detached(services, root, owner, companion=child)
             elif run.status != "running" and await self._store.get_current_run(child) == run:
-                # Else it went on between the two looks, and has another run by now.
+                # Otherwise it continued between the two looks and has another run by now.
                 return await self._result(child, run.run_id)
             elif run.status == "running" and look % LOOKS_PER_INSPECTION == 0 and await services.inspect(run) == "dead":
                 await self._check_can_go_on(ref)
@@ -321,7 +324,8 @@ class _CompanionCall:
         return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
 
     async def _check_can_go_on(self, ref: SubSessionRef) -> None:
-        """Whoever waits here for a companion that is left to another deploy may wait for ever.
+        """Check that this deploy can continue the companion: waiting for one that is left to another deploy could last
+        forever.
 
         Raises:
             CompanionError: its kind is gone.
@@ -332,6 +336,7 @@ class _CompanionCall:
         self._scope.services.present_state(agent, session.custom_state, session.agent_version)
 
     async def _terminate(self, ref: SubSessionRef) -> RestingResult:
+        """Abort a companion for good, with everything below it."""
         child, reason = ref.sub_session_id, "terminated by its parent"
         await stop_companions(self._scope.services, child, "abort", reason)
         await self._came_to_rest(child, reason, kind="abort")
@@ -350,7 +355,7 @@ class _CompanionCall:
         return RestingResult(message=result.message, child=update)
 
     async def _came_to_rest(self, child: SessionId, reason: str, *, kind: StopKind = "interrupt") -> bool:
-        """Stop a companion that is driven, and wait until nobody does; a driver that is gone needs no waiting for."""
+        """Stop a companion that is being driven, and wait until it is not; a dead driver is not waited for."""
         for _ in range(int(REST_SECONDS / LOOK_AGAIN)):
             run = await self._store.get_current_run(child)
             if run is None or run.status != "running" or not await self._is_driven(run):
@@ -366,7 +371,7 @@ class _CompanionCall:
         return await self._scope.services.inspect(run) == "alive"
 
     async def _children(self) -> dict[str, SubSessionRef]:
-        """Companions by name; of two with one name, the later one."""
+        """Companions by name; of two with the same name, the later one."""
         refs = await self._store.get_sub_session_refs(self._scope.session.session_id)
         return {ref.name: ref for ref in refs if ref.mode == "persistent" and ref.name is not None}
 
@@ -385,7 +390,7 @@ class _CompanionCall:
         raise CompanionError(f"There is no companion of kind {kind!r}. Kinds: {known}.")
 
     async def _continuable(self, ref: SubSessionRef | None) -> SessionState | None:
-        """The companion's session, if its conversation goes on: one that failed or was terminated starts anew."""
+        """The companion's session, if its conversation continues: one that failed or was terminated starts anew."""
         if ref is None or ref.status in ("failed", "terminated"):
             return None
         session = await self._store.load_state(ref.sub_session_id)
@@ -412,7 +417,7 @@ class _CompanionCall:
         )
 
     async def _next_turn(self, agent: PersistentAgent, session: SessionState, message: str) -> StartRun:
-        """A turn in the companion's session, whose state is that of its present version from now on.
+        """The next turn in the companion's session, with its state migrated to the agent's current version.
 
         Raises:
             StateSchemaChangedError: its stored state no longer fits the agent; nothing was written.
@@ -439,7 +444,7 @@ class _CompanionCall:
         )
 
     async def _left_behind(self, agent: PersistentAgent, session: SessionState, run: RunRecord | None) -> StepEnd:
-        """What its last turn did not come to say; of one that died, also the words that a reader saw."""
+        """What its last turn left uncommitted; for a turn that died, including the words that readers saw."""
         if run is None or run.status != "running" or session.suspension_context is not None:
             return await end_of_last_step(self._store, session, run)
         services = self._scope.services
@@ -447,7 +452,7 @@ class _CompanionCall:
         return StepEnd(await salvage(services, session, run), difference(session.custom_state, state))
 
     def _link(self, ref: SubSessionRef) -> ParentLink:
-        """Only the parent's driver starts a companion, and the reference says for which call."""
+        """Lets only the parent's driver start the companion, and records the call that it is for."""
         return ParentLink(session_id=self._scope.session.session_id, fence=self._scope.run.fence, ref=ref)
 
     async def _waiting(self, session: SessionState) -> CallOutcome:
@@ -470,7 +475,7 @@ class _CompanionCall:
 
 
 def _is_at_work(run: RunRecord | None) -> bool:
-    """Whether a run is going, or waits for somebody."""
+    """Whether a run is in progress or waits for an answer."""
     return run is not None and (run.status == "running" or run.status in SUSPENDED)
 
 

@@ -1,4 +1,4 @@
-"""A child's words in its root's stream: the same writer, so that one fence guards them all and order is kept."""
+"""A child's chunks in its root's stream: the same writer, so that one fence guards them all and their order is kept."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
@@ -37,4 +37,4 @@ class DelegatedWriter:
         return self._parent.writer.take()
 
     async def close(self) -> None:
-        """The stream is the root's; there is nothing of the child's own to close."""
+        """Nothing to do: the stream belongs to the root."""

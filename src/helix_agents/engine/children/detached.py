@@ -1,10 +1,10 @@
-"""Companions that stand on their own: their ends reach the parent, and their answers drive them."""
+"""Detached companions, whose runs stand on their own: how their ends reach the parent, and how answers resume them."""
 
 import msgspec
 
 from helix_agents.agent.companions import SPAWN_AGENT
 from helix_agents.domain.commits import StartRun, is_detached
-from helix_agents.domain.errors import ConflictError, HelixError, StateSchemaChangedError
+from helix_agents.domain.errors import CallerError, ConflictError, HelixError, StateSchemaChangedError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import READY
@@ -20,15 +20,16 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.steps.corrections import COMPANION_NOTICE
 from helix_agents.ports.state_store import SessionStateStore
 
-# How long after a store did not answer it is asked again, in seconds; twice as long each time, up to half a minute.
+# How long to wait before asking a store again that did not answer, in seconds: doubled each time, up to a limit.
 _FIRST_WAIT, _LAST_WAIT = 0.1, 30.0
 
 
 async def tell_finished_companions(scope: RunScope, step: int) -> None:
-    """Companions that ended since the last commit reach the model as one hidden message each, once.
+    """Tell the model of each companion that ended since the last commit, in one hidden message each, once.
 
-    The message and the end of the reference are one commit, so a crash repeats neither or both. Since a deploy, one may
-    be of a kind that calls wait for; where there are only such kinds, that is looked for once in a turn.
+    The message and the end of the reference are one commit, so a crash repeats both or neither. After a deploy, a
+    detached companion may be of a kind that is now blocking; if the agent has only such kinds, it is looked for once
+    per turn.
     """
     keeps = scope.agent.persistent_agents
     detached = {each.agent.name for each in keeps if each.mode == "non_blocking"}
@@ -57,8 +58,8 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
 async def untold_at(
     store: SessionStateStore, session_id: SessionId, checkpoint_id: CheckpointId | None
 ) -> tuple[SubSessionRefUpdate, ...]:
-    """What lets companions reach the model once more whose ends were told after a checkpoint that a session goes back
-    to. Those that were not there by then stay as they are: nobody there has heard of them."""
+    """Updates that let companions report to the model again if their ends were told after the checkpoint that a session
+    is rewound to. Companions that did not exist by then are left alone: that conversation has not heard of them."""
     checkpoint = await store.get_checkpoint(session_id, checkpoint_id) if checkpoint_id is not None else None
     if checkpoint is None:
         return ()
@@ -76,18 +77,19 @@ async def untold_at(
 async def resume_detached(
     services: Services, root: SessionId, owner: str | None, *, companion: SessionId | None = None
 ) -> int:
-    """Drive companions of a tree that waited and can go on, each as soon as its run is begun; answers how many.
+    """Drive the companions of a tree that waited and can continue, each as soon as its run has started; returns how
+    many.
 
-    Those are who asked for something and has the answer, the companions above that wait for it, and the given one if
-    what it waited for has gone on by itself.
+    These are the companions whose question has its answer, the companions above that wait for them, and the given one
+    if what it waited for has continued by itself.
     """
     store = services.store
-    # A root sees the calls of its whole tree; one look by key does, where a listing would have to search.
+    # A root has the calls of its whole tree: one read by key replaces a listing that would have to search.
     calls = (await store.load_state(root)).pending_client_tool_calls.values()
     ready = [call.session_id for call in calls if call.state in READY and call.session_id != root]
     started: set[SessionId] = set()
     for lowest in dict.fromkeys(ready if companion is None else (*ready, companion)):
-        # From the top: whoever goes on looks after those it waits for, should this process die in between.
+        # From the top: a companion that continues looks after those it waits for, should this process die in between.
         for session in reversed(await _line_of(store, lowest)):
             run = await store.get_current_run(session.session_id)
             if run is None or run.status not in SUSPENDED or not is_detached(session, run):
@@ -109,7 +111,7 @@ async def _line_of(store: SessionStateStore, session_id: SessionId) -> list[Sess
 
 
 async def _resume(services: Services, session: SessionState, run: RunRecord, owner: str | None) -> RunRecord | None:
-    """A run that goes on with what a companion left open; None when somebody else was first."""
+    """Start a run that continues what a companion left open; None if another process was first."""
     start = StartRun(
         session_id=session.session_id,
         run_id=services.ids.new("run"),
@@ -132,25 +134,29 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
     except ConflictError:
         return None
     except StateSchemaChangedError as problem:
-        # Nothing was written: a deploy that fits goes on with it.
+        # Nothing was written: a deploy that fits the state can continue it.
         log_exception("subagent.dispatch_failed", problem, session_id=session.session_id)
         return None
 
 
 async def begin_detached(services: Services, start: StartRun) -> RunRecord:
-    """Begin a run that stands on its own, and be sure of it: while this process lives, nobody else finds one that
-    carries its lease, so a start whose answer was lost is sent again until the store answers.
+    """Start a run that stands on its own, and make sure that it started.
+
+    While this process lives, no other process picks up a run under its lease. A start whose answer was lost is
+    therefore sent again until the store answers.
 
     Raises:
-        ConflictError: somebody else was first.
+        ConflictError: another process was first.
     """
-    wait = _FIRST_WAIT
+    wait, unheard = _FIRST_WAIT, False
     while True:
         try:
             return (await services.store.start_run(start)).run
         except HelixError as problem:
-            if not problem.retryable or start.owner is None:
+            is_answer = isinstance(problem, ConflictError | CallerError)
+            if is_answer or start.owner is None or not (problem.retryable or unheard):
                 raise
+            unheard = True
             log_exception("run.start_unheard", problem, session_id=start.session_id, run_id=start.run_id)
         await services.sleep(wait)
         wait = min(wait * 2, _LAST_WAIT)

@@ -1,4 +1,4 @@
-"""What a child came to, as whoever began it tells of it."""
+"""How a child ended, as reported to the session that started it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ TIMED_OUT = "sub_agent_timeout"
 
 
 class ChildEnd(NamedTuple):
-    """What a child came to: the result of the call that it was begun for, and the status of its reference."""
+    """How a child ended: the result of the call that it was started for, and the status of its reference."""
 
     child: SessionState
     message: ToolMessage
@@ -33,7 +33,7 @@ class ChildEnd(NamedTuple):
 
 
 def end_of_child(tool_call_id: ToolCallId, tool_name: str, session: SessionState, run: RunRecord) -> ChildEnd:
-    """How the run of a child ended, as the model above reads it."""
+    """How the run of a child ended, as the parent's model reads it."""
     about: dict[str, Any] = {"tool_call_id": tool_call_id, "tool_name": tool_name}
     if run.status == "completed":
         return ChildEnd(session, ToolMessage(**about, content=run.output), "completed")
@@ -50,8 +50,8 @@ def end_of_child(tool_call_id: ToolCallId, tool_name: str, session: SessionState
 async def known_of_children(
     store: SessionStateStore, session_id: SessionId, calls: Mapping[ToolCallId, str]
 ) -> dict[ToolCallId, ToolMessage]:
-    """What is known of those calls, given by name, that a session below was begun for: what it came to, else that it
-    was cut short."""
+    """What is known about those calls, given as id to tool name, that a child session was started for: the child's
+    result, or else that the call was cut short."""
     known: dict[ToolCallId, ToolMessage] = {}
     for ref in await store.get_sub_session_refs(session_id):
         if ref.status == "running" and ref.tool_call_id in calls:
@@ -63,10 +63,10 @@ async def known_of_children(
 
 
 async def own_end(store: SessionStateStore, ref: SubSessionRef) -> tuple[SessionState, RunRecord] | None:
-    """A child that came to its end by itself, for the call that it was begun for.
+    """A child that came to its end by itself, for the call that it was started for.
 
-    None for one that works or waits, that was stopped from above, or whose end is no call's result, because it stands
-    on its own.
+    None if it works or waits, if it was stopped from above, or if its end is not a call's result because it is a
+    detached companion.
     """
     run = await store.get_current_run(ref.sub_session_id)
     if run is None or run.parent_run_id is None or run.status == "running" or run.status in SUSPENDED:

@@ -1,4 +1,4 @@
-"""Errands: what a call gives another agent to do, under one name for the call and for the run that does it."""
+"""Errands: the work that a call gives to another agent, under one name for the call and for the run that does it."""
 
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.runs import RunRecord
@@ -9,12 +9,12 @@ _OF_COMPANION = ".run"
 
 
 def companion_run_id(call: SessionId) -> RunId:
-    """The run that a companion call starts, by the id that was minted for the call."""
+    """The run that a companion call starts, from the id that was made for the call."""
     return f"{call}{_OF_COMPANION}"
 
 
 def errand_of_run(session: SessionState, run: RunRecord) -> str | None:
-    """For whom a run works; None for one that stands on its own."""
+    """The errand that a run works on; None for a run that works for no call."""
     if session.parent_session_id is None:
         return None
     if session.mode == "persistent" and run.run_id.endswith(_OF_COMPANION):
@@ -25,8 +25,11 @@ def errand_of_run(session: SessionState, run: RunRecord) -> str | None:
 def errand_of_call(
     run: RunRecord, planned: PlannedCall, *, begun_here: bool, companion: SessionId | None = None
 ) -> str | None:
-    """What a call of this run gives to others. A companion that was spoken to by an earlier run goes on for this one,
-    as any child does; the first time, the errand is the call's own."""
+    """The errand that a call of this run gives to others.
+
+    If an earlier run spoke to the companion, it continues for this run like any other child; the first time, the errand
+    is named by the call itself.
+    """
     if planned.child_session_id is None:
         return None
     if planned.kind in DELEGATED:

@@ -1,4 +1,4 @@
-"""Letting go of children: whoever ends, goes on or is rewound leaves nobody behind who works or waits for it."""
+"""Letting go of children: a session that ends, moves on or is rewound leaves none behind that works or waits for it."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ from helix_agents.engine.steps.step_work import CANCELLED
 
 
 async def end_children(scope: RunScope, batch: OpenBatch) -> None:
-    """A run that ends before its calls have results leaves nobody behind who works or waits for them."""
+    """Let go of the children of a run that ends before its calls have results: none may keep working or waiting."""
     for planned in batch.unsettled:
         if planned.kind in DELEGATED and await let_go(scope, child_id_of(planned)):
             if not await _start_was_said(scope, child_id_of(planned), scope.run.run_id if batch.round == 0 else None):
@@ -35,7 +35,7 @@ async def end_children(scope: RunScope, batch: OpenBatch) -> None:
 
 
 async def _companion_of(scope: RunScope, planned: PlannedCall) -> ChildWait | None:
-    """The companion that a call waits for, or that works for it since before a process died."""
+    """The companion that a call waits for, or that has worked for it since before a process died."""
     if planned.tool_call_id in scope.companion_waits:
         return scope.companion_waits[planned.tool_call_id]
     for ref in await scope.services.store.get_sub_session_refs(scope.session.session_id):
@@ -47,10 +47,14 @@ async def _companion_of(scope: RunScope, planned: PlannedCall) -> ChildWait | No
 
 async def end_forgotten_children(
     scope: RunScope, refs: Iterable[SubSessionRef], going_on: Iterable[PlannedCall]
-) -> None:
-    """Let go of children whose calls no run comes back to: it crashed and the user went on, or was rewound. Those that
-    had come to their end are said to. Companions that stand on their own are not among them."""
+) -> tuple[SubSessionRefUpdate, ...]:
+    """Let go of children whose calls no run will return to, because the run crashed and the user moved on, or was
+    rewound; returns what the next commit has to say about them.
+
+    Children that had come to their own end are reported with it. Detached companions are left alone.
+    """
     store, session = scope.services.store, scope.session
+    over: list[SubSessionRefUpdate] = []
     kept = {planned.tool_call_id for planned in going_on}
     for ref in refs:
         if ref.status != "running" or ref.tool_call_id in kept:
@@ -66,25 +70,19 @@ async def end_forgotten_children(
             said = msgspec.structs.replace(said, status=end.status, result=end.message.content)
             update = end.ref_update
         is_known = await _start_was_said(scope, ref.sub_session_id, ref.parent_run_id, died=True)
-        if ref.mode == "ephemeral" and is_known and not await _end_was_said(scope, ref):
+        if ref.mode == "persistent":
+            await store.update_sub_session_ref(session.session_id, update)
+            continue
+        if is_known:
             await write_end(scope, said)
-        await store.update_sub_session_ref(session.session_id, update)
-
-
-async def _end_was_said(scope: RunScope, ref: SubSessionRef) -> bool:
-    """Whether the run that died came to tell readers that the child is done, though not to commit it. It is the one
-    that began the child, or went on with it."""
-    streams = scope.services.streams
-    for run_id in {ref.parent_run_id, scope.run.previous_run_id} - {None}:
-        said = await streams.get_chunks_from_step(scope.stream_id, 0, run_id=run_id)
-        if any(isinstance(chunk, SubagentEnd) and chunk.child_session_id == ref.sub_session_id for chunk in said):
-            return True
-    return False
+        over.append(update)
+    return tuple(over)
 
 
 async def _start_was_said(scope: RunScope, child_id: SessionId, begun_by: RunId | None, *, died: bool = False) -> bool:
-    """Whether readers know of a delegation that is let go. A run makes the child first: one that `died` in between, or
-    an earlier attempt of this one, has not come to say so, and then nobody is told of its end either."""
+    """Whether readers know of a delegation that is let go. The child is created before its start is announced: a run
+    that `died` in between, or an earlier attempt of this run, may not have announced it, and then its end is not told
+    either."""
     if begun_by is None or not (died or scope.run.attempt > 1):
         return True
     await scope.writer.flush()
@@ -93,7 +91,7 @@ async def _start_was_said(scope: RunScope, child_id: SessionId, begun_by: RunId 
 
 
 async def _works_for_a_call(scope: RunScope, companion: SessionId) -> bool:
-    """Whether a companion is driven by a run of its parent, or waits until one drives it on."""
+    """Whether a companion is driven by a run of its parent, or waits for one to resume it."""
     run = await scope.services.store.get_current_run(companion)
     return run is not None and run.parent_run_id is not None and (run.status == "running" or run.status in SUSPENDED)
 
@@ -112,7 +110,7 @@ def end_chunk(
 
 
 def _end_of(ref: SubSessionRef, owner: SessionState, run: RunRecord, within: ToolCallId | None) -> SubagentEnd:
-    """The end of a delegation that its owner does not come back to; `within` is the call that the owner works for."""
+    """The end of a delegation that its owner will not return to; `within` is the call that the owner works for."""
     return SubagentEnd(
         session_id=owner.session_id,
         run_id=run.run_id,
@@ -127,20 +125,20 @@ def _end_of(ref: SubSessionRef, owner: SessionState, run: RunRecord, within: Too
 
 
 async def write_end(scope: RunScope, end: SubagentEnd) -> None:
-    """Say it, unless readers know; without the result where that is too large for a chunk."""
+    """Tell readers of the end, unless they know it; without the result if that is too large for a chunk."""
     if scope.was_told(end):
         return
     try:
         await scope.writer.write(end)
     except ChunkTooLargeError:
-        # The result is in the transcript all the same.
+        # The result is still in the transcript.
         await scope.writer.write(msgspec.structs.replace(end, result=None))
-    # Who gave a child up may be stopped before that is committed, and lets go of it once more.
+    # A run that gives up a child may be stopped before that is committed, and then lets go of it once more.
     scope.take_ends_told((end,))
 
 
 async def let_go(scope: RunScope, child_id: SessionId, reason: str = "interrupted") -> bool:
-    """End what a child does or waits for, with everything below it; False when there is no such child."""
+    """End what a child does or waits for, with everything below it; False if there is no such child."""
     store = scope.services.store
     run = await store.get_current_run(child_id)
     if run is None:
@@ -168,7 +166,7 @@ async def let_go(scope: RunScope, child_id: SessionId, reason: str = "interrupte
 
 
 async def _tell_ends_below(scope: RunScope, session: SessionState, run: RunRecord, within: ToolCallId | None) -> None:
-    """Every delegation below a child that is let go ends with it; `within` is the call the child works for."""
+    """Announce the end of every delegation below a child that is let go; `within` is the call it works for."""
     store = scope.services.store
     for ref in await store.get_sub_session_refs(session.session_id):
         if ref.mode != "ephemeral" or ref.status != "running":
@@ -187,6 +185,6 @@ async def _delegated_by(scope: RunScope, session: SessionState) -> ToolCallId | 
 
 
 def child_id_of(planned: PlannedCall) -> SessionId:
-    """The child that a delegated call was planned with."""
+    """The child session that a delegated call was planned with."""
     assert planned.child_session_id is not None
     return planned.child_session_id

@@ -2,10 +2,10 @@
 
 | what is found                                  | what follows                                              |
 |------------------------------------------------|-----------------------------------------------------------|
-| no such child                                  | it is made, with the parent's reply and reference, and driven |
-| its run is going (a crash)                     | the same run is driven as its next attempt                |
+| no such child                                  | it is created, with the parent's reply and reference, and driven |
+| its run is in progress (a crash)               | the same run is driven as its next attempt                |
 | suspended, nothing answered in it or below it  | it still waits                                            |
-| suspended, something answered                  | a new run of it drains the answer                         |
+| suspended, something answered                  | a new run of it consumes the answer                       |
 | at its end                                     | its result is the call's result                           |
 """
 
@@ -57,14 +57,14 @@ ABANDONED = "abandoned"
 
 
 class _Opened(NamedTuple):
-    """A child's run that is to be driven, and what its call gave."""
+    """A child's run that is to be driven, and the arguments of its call."""
 
     run: RunRecord
     given: dict[str, JSON]
 
 
 async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
-    """Bring a delegated call as far as its child goes."""
+    """Take a delegated call as far as its child goes."""
     opened = await _bring_to_drive(scope, batch, planned, driven=False)
     if isinstance(opened, CallOutcome):
         return opened
@@ -75,9 +75,9 @@ async def run_child(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
 async def hand_out_child(
     scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool
 ) -> CallOutcome | DriveRun:
-    """Open the child of a delegated call for somebody else to drive, or say what it came to."""
+    """Open the child of a delegated call for the requester to drive, or return the call's outcome."""
     if driven:
-        # The child may have been stopped with the whole tree, and this process not have heard of it.
+        # The child may have been stopped with the whole tree without this process having heard of it.
         await look_for_stop(scope.services.store, scope.session.root_session_id, scope.stop)
     opened = await _bring_to_drive(scope, batch, planned, driven=driven)
     if isinstance(opened, CallOutcome):
@@ -89,7 +89,7 @@ async def hand_out_child(
 async def _bring_to_drive(
     scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool
 ) -> CallOutcome | _Opened:
-    """The child's run, to be driven; or what became of the call without that."""
+    """The child's run, ready to be driven; or the call's outcome if there is nothing to drive."""
     call = await open_call(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
     if not isinstance(tool, DelegationTool):
@@ -117,7 +117,7 @@ async def _bring_to_drive(
 
 
 async def _is_done(scope: RunScope, planned: PlannedCall) -> bool:
-    """Whether the child came to its end before: what it came to is not stopped any more."""
+    """Whether the child already came to its end: a stop no longer affects its result."""
     run = await scope.services.store.get_current_run(child_id_of(planned))
     return run is not None and run.status != "running" and run.status not in SUSPENDED
 
@@ -125,7 +125,7 @@ async def _is_done(scope: RunScope, planned: PlannedCall) -> bool:
 async def _settle_without_tool(
     scope: RunScope, batch: Batch, planned: PlannedCall, result: RestingResult
 ) -> CallOutcome:
-    """A deploy took the tool away: its child, if it has one, is over with it."""
+    """Settle a call whose tool a deploy removed; its child, if it has one, ends with it."""
     child_id = child_id_of(planned)
     if await let_go(scope, child_id):
         child = await scope.services.store.load_state(child_id)
@@ -165,10 +165,12 @@ async def _open_child(
 
 
 async def check_still_driving(scope: RunScope) -> None:
-    """A driver that was frozen while another one took its run over must not take the child from it.
+    """Check that this driver still owns its run: one that was frozen while another took over must not take the child
+    from it.
 
-    Asking is enough: adopting a run compares its attempt. A driver that freezes between the two finds the child adopted
-    by the other one, or adopts it a moment before the other one does so again; either way one of them goes on.
+    A check is enough, because adopting a run compares its attempt. A driver that freezes between the check and the
+    adoption finds the child adopted by the other driver, or adopts it a moment before the other one does so again.
+    Either way one of them continues.
 
     Raises:
         SupersededError: another driver has this run.
@@ -206,7 +208,7 @@ async def _first_start(
 
 
 def next_start(scope: RunScope, agent: AnyAgent | None, session: SessionState, run: RunRecord) -> StartRun:
-    """A run that goes on with what the child left open; the state of one behind another service is looked after there.
+    """A run that continues what the child left open. For a child behind another service, the state is migrated there.
 
     Raises:
         StateSchemaChangedError: its stored state no longer fits the agent.
@@ -252,8 +254,8 @@ async def _link(scope: RunScope, batch: Batch, planned: PlannedCall, tool: Deleg
 
 
 async def answered_below(store: SessionStateStore, session: SessionState) -> bool:
-    """Whether an answer or a timeout lies in a suspended session or in the children it waits for; or one of them waits
-    no more: a companion that stands on its own may have gone on by itself."""
+    """Whether a suspended session or the children it waits for have an answer or a timeout, or a companion among them
+    no longer waits: a detached companion may have continued by itself."""
     calls = session.pending_client_tool_calls.values()
     if any(call.state in READY and call.session_id == session.session_id for call in calls):
         return True
@@ -265,8 +267,8 @@ async def answered_below(store: SessionStateStore, session: SessionState) -> boo
 
 
 async def _went_on(store: SessionStateStore, child: SessionState) -> bool:
-    """Whether a companion waits no more. An approval is taken before the call that it allows is run, and only the
-    commit after that call ends the suspension: in between its run is going."""
+    """Whether a companion no longer waits. An approval is consumed before the call that it allows runs, and only the
+    commit after that call ends the suspension; in between, its run is in progress."""
     if child.suspension_context is None:
         return True
     return went_on(await store.get_current_run(child.session_id))
@@ -275,9 +277,9 @@ async def _went_on(store: SessionStateStore, child: SessionState) -> bool:
 async def drive_to_rest(
     scope: RunScope, planned: PlannedCall, run: RunRecord, timeout_ms: int | None = None, *, watched: bool = False
 ) -> None:
-    """Drive a child inside its parent's call, to its end or to where it waits for somebody.
+    """Drive a child inside its parent's call, until it ends or waits for an answer.
 
-    One that is `watched` can be stopped alone, by a flag of its own.
+    A `watched` child can be stopped alone, by its own interrupt flag.
     """
     stop = scope.stop.below()
     services = scope.services
@@ -303,7 +305,7 @@ async def _drive_to_rest(
 
 @contextmanager
 def stopping_after(timeout_ms: int | None, stop: StopSignal, run: RunRecord | None, clock: Clock) -> Generator[None]:
-    """Stop a child that takes longer than it may, counted from the start of its run, whoever drove that before."""
+    """Stop a child that takes too long, counted from the start of its run, whichever process drove it before."""
     if timeout_ms is None or run is None:
         yield
         return
@@ -318,7 +320,7 @@ def stopping_after(timeout_ms: int | None, stop: StopSignal, run: RunRecord | No
 
 
 async def fail_child(services: Services, session_id: SessionId, fence: Fence, problem: BaseException) -> None:
-    """A child that cannot be driven fails alone; its siblings and its parent go on."""
+    """Fail a child that cannot be driven; its siblings and its parent continue."""
     log_exception("subagent.driver_failed", problem, session_id=session_id, run_id=fence.run_id)
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
     settled = await services.store.settle_session(
@@ -339,11 +341,11 @@ async def fail_child(services: Services, session_id: SessionId, fence: Fence, pr
 async def _outcome(
     scope: RunScope, batch: Batch, planned: PlannedCall, given: dict[str, JSON], *, fail_run: str | None = None
 ) -> CallOutcome:
-    """What the child came to, as the parent's call sees it."""
+    """What the child came to, as the outcome of the parent's call."""
     store, child_id = scope.services.store, child_id_of(planned)
     run = await store.get_current_run(child_id)
     if run is not None and run.status in SUSPENDED and scope.is_given_up:
-        # The user went on with a new message: what the child waits for will never be answered.
+        # The user sent a new message: what the child waits for will never be answered.
         await let_go(scope, child_id, ABANDONED)
         run = await store.get_current_run(child_id)
     assert run is not None
@@ -399,7 +401,7 @@ async def _tell_spending(scope: RunScope, child_id: SessionId) -> None:
 
 
 def end_of_call(scope: RunScope, planned: PlannedCall, session: SessionState, run: RunRecord) -> ChildEnd:
-    """What a child came to, as the parent's model reads it, and as its reference says."""
+    """How a child ended, as the parent's model reads it and its reference records it."""
     if scope.is_given_up and run.completion_reason == ABANDONED:
         return ChildEnd(session, abandoned(planned), "terminated")
     return end_of_child(planned.tool_call_id, planned.tool_name, session, run)
@@ -408,7 +410,7 @@ def end_of_call(scope: RunScope, planned: PlannedCall, session: SessionState, ru
 async def _announce_start(
     scope: RunScope, batch: Batch, planned: PlannedCall, tool: DelegationTool, given: dict[str, JSON]
 ) -> None:
-    """One start per delegation: a later round finds it announced, and so does whoever takes over after a crash.
+    """Announce the start of a delegation, once: later rounds, and attempts after a crash, find it announced.
 
     Raises:
         FailRun: a hook wants the run to fail.
@@ -428,7 +430,7 @@ async def _announce_start(
 
 
 async def _start_was_said(scope: RunScope, step: int, planned: PlannedCall) -> bool:
-    """Whether an attempt that died said so, or an effect that is repeated: a start is never discarded."""
+    """Whether a dead attempt or an earlier try of this effect already announced it: a start is never discarded."""
     if scope.run.attempt == 1 and not scope.is_shared:
         return False
     said = await scope.services.streams.get_chunks_from_step(scope.stream_id, step, run_id=scope.run.run_id)
@@ -436,7 +438,7 @@ async def _start_was_said(scope: RunScope, step: int, planned: PlannedCall) -> b
 
 
 async def _dispatch_failed(scope: RunScope, batch: Batch, planned: PlannedCall, problem: HelixError) -> CallOutcome:
-    """The call gets an error and the run goes on, unless the problem is the driver's own.
+    """Give the call an error and let the run continue, unless the problem concerns the driver itself.
 
     Raises:
         SupersededError: the child or its parent has another driver.

@@ -1,1 +1,1 @@
-"""Children behind another service: followed, asked, answered and stopped over the wire."""
+"""Children behind another service: followed, questioned, answered and stopped over the wire."""

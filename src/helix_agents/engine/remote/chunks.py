@@ -1,4 +1,4 @@
-"""A remote child's chunks on their way into the parent's stream: they speak for that child and nobody else."""
+"""A remote child's chunks on their way into the parent's stream: they can speak only for that child."""
 
 import re
 from hashlib import sha256
@@ -14,7 +14,7 @@ from helix_agents.engine.steps.call_ids import MAX_LENGTH
 _TAIL = 12
 _MARK = 16
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
-# Events under these names mean something to pages; only our own agents may say so.
+# Events under these names have a meaning for pages, so only our own agents may send them.
 _OURS = frozenset(("output", "error", "state-patch", "subagent"))
 _FOREIGN_FIELDS = (
     "child_session_id",
@@ -27,9 +27,9 @@ _HIGHEST_STEP = 1_000_000
 
 
 class Names:
-    """Names of another service as they are known here: each with the end of the child's own, unguessable id.
+    """Names from another service as they are known here: each gets the end of the child's own, unguessable id.
 
-    So no name that comes from there can be one that is in use here, and two remote children never meet.
+    So no name from there can collide with one in use here, and two remote children never share a name.
     """
 
     def __init__(self, child: SessionId) -> None:
@@ -40,18 +40,18 @@ class Names:
         """The name as it is known here.
 
         Raises:
-            InvalidIdError: it cannot be a name.
+            InvalidIdError: it is not a valid name.
         """
         return check_id(f"{check_id(name, 'remote id')}{self._ending}", "remote id")
 
     def call_here(self, call_id: ToolCallId) -> ToolCallId:
-        """The call's id as it is known here: of letters, digits, `_` and `-`, and at most 64 of them, as providers ask.
+        """The call's id as it is known here: at most 64 letters, digits, `_` and `-`, as providers require.
 
-        One that does not fit is cut and told apart by a digest, after a sign that no id which fits has there. The id
-        there is not in it: whoever needs it looks through the calls that wait there.
+        An id that does not fit is cut and made unique by a digest, behind a sign that no fitting id has in that place.
+        The original id cannot be recovered from it; it is found by going through the calls that wait there.
 
         Raises:
-            InvalidIdError: it cannot be an id.
+            InvalidIdError: it is not a valid id.
         """
         tail = _FOREIGN.sub("_", self._tail)
         plain = f"{check_id(call_id, 'remote call id')}_{tail}"
@@ -61,7 +61,7 @@ class Names:
         return _FOREIGN.sub("_", call_id)[: MAX_LENGTH - len(ending)] + ending
 
     def is_foreign(self, name: str) -> bool:
-        """Whether this is a name of that service."""
+        """Whether this name comes from that service."""
         return name.endswith(self._ending)
 
 
@@ -74,10 +74,11 @@ def attributed(
     agent_type: str,
     delegated_by: ToolCallId,
 ) -> StreamChunk | None:
-    """The chunk as it stands in the parent's stream; None when it has no place there.
+    """The chunk as it appears in the parent's stream; None if it has no place there.
 
-    `there` and `here` are the child's session ids. What the child says of itself is told as the child's; what it says
-    of sessions below it as theirs, under names that are nobody's here. All of it hangs below the call that delegated.
+    `there` and `here` are the child's session ids. What the child says about itself is attributed to the child. What it
+    says about sessions below it is attributed to those, under names that are not in use here. All of it appears below
+    the call that delegated.
     """
     if isinstance(chunk, Truncated | StreamResync) or (isinstance(chunk, Custom) and chunk.name in _OURS):
         return None

@@ -1,16 +1,16 @@
-"""Following a child behind another service: its chunks come here, its questions too, and its end settles the call.
+"""Following a child behind another service: its chunks and questions come here, and its end settles the call.
 
-The child has a session here that stands for it: with a run that is followed instead of driven, the calls it waits for,
-its output, state and usage. So everything that holds for a child of this process holds for it.
+A session here stands for the child, with a run that is followed instead of driven, the calls that it waits for, its
+output, state and usage. So everything that holds for a local child holds for it.
 
 | what the other service says                 | what follows                                                    |
 |---------------------------------------------|-----------------------------------------------------------------|
 | no such session                             | it is started; one that was there before is lost                |
-| its run is going                            | its chunks are read on from the last one that is here           |
-| it waits for somebody                       | the same calls wait here, and an answer given here goes there   |
+| its run is in progress                      | its chunks are read on from the last one that is here           |
+| it waits for an answer                      | the same calls wait here, and an answer given here goes there   |
 | it is at its end                            | so is the session here, with its output, state and usage        |
-| nothing of its stream, for long             | its end is taken without what it said on the way there          |
-| nothing, for long                           | it is lost: a typed error, and a stop that is owed              |
+| nothing on its stream, for long             | its end is taken over without what it said on the way there     |
+| nothing at all, for long                    | it is lost: a typed error, and a stop that is owed              |
 """
 
 import asyncio
@@ -66,17 +66,17 @@ from helix_agents.engine.steps.stop_watch import StopSignal, undisturbed
 from helix_agents.ports.remote_agents import RemoteStatus
 
 _AFTERWARDS_SECONDS = 10.0
-# What a commit says of the child in its metadata, or takes from it.
+# The metadata keys of the child that a commit sets or removes.
 _KEPT = (REMOTE, WAITS, CURSOR, USAGE)
 
 
 async def follow_remote(
     scope: RunScope, planned: PlannedCall, run: RunRecord, tool: RemoteAgentTool, message: UserMessage, stop: StopSignal
 ) -> None:
-    """Follow a remote child to its end or to where it waits for somebody.
+    """Follow a remote child until it ends or waits for an answer.
 
     Raises:
-        SupersededError: somebody else follows it.
+        SupersededError: another process follows it.
     """
     session = await scope.services.store.load_state(run.session_id)
     follower = _Follower(scope, planned, run, tool, message, stop, session)
@@ -86,7 +86,7 @@ async def follow_remote(
 
 
 class _Follower:
-    """One remote child, as long as one attempt of its run here has it in hand."""
+    """Follows one remote child during one attempt of its run here."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _Follower:
         )
 
     async def find_place(self) -> None:
-        """What an attempt that died wrote is in the stream, and is not written again."""
+        """Find the position after what a dead attempt already wrote to the stream, so that it is not written twice."""
         if self._session.step_count:
             await self._questions.remember()
         if self._run.attempt == 1:
@@ -139,7 +139,7 @@ class _Follower:
                     self._questions.hear(chunk)
 
     async def rest(self) -> Rest:
-        """Follow the child until it rests, or until somebody stops it here."""
+        """Follow the child until it comes to rest or is stopped from here."""
         with self._stop.cutting():
             return await self._to_rest()
         # A stop cut the block.
@@ -161,7 +161,7 @@ class _Follower:
         status = await self._transport.status(self._remote)
         patience.contact()
         if status is None and self._stop.requested.is_set():
-            # Whoever was stopped before it was begun is not begun any more.
+            # A child that was stopped before it was started is not started any more.
             return interrupted(None, confirmed=False)
         if status is None and STARTED in self._metadata:
             return self._lost("not_found")
@@ -170,7 +170,7 @@ class _Follower:
             await self._transport.start(new, self._message, depth=self._scope.depth + 1)
             patience.contact()
         if STARTED not in self._metadata:
-            # From here on a service that does not know the session has lost it; it is not begun a second time.
+            # From here on, a service that does not know the session has lost it; it is not started a second time.
             await undisturbed(self._note_started())
         used = await self._questions.route(() if status is None else status.pending)
         if used:
@@ -186,11 +186,12 @@ class _Follower:
             rest = await self._rest_of(status)
             if rest is not None:
                 return rest
-            # It goes on, though its stream has ended: a service that says so each time is not asked without a break.
+            # The child continues although its stream has ended: a service that claims this each time is not asked
+            # without a pause.
             await patience.pause()
 
     async def _rest_of(self, status: RemoteStatus) -> Rest | None:
-        """Where the child rests; None when it goes on."""
+        """Where the child rests; None if it continues."""
         if status.run_status is None or status.run_status == "running":
             return None
         end = end_of(status, self._scope.services.result_bytes)
@@ -198,7 +199,7 @@ class _Follower:
             return end
         waiting = tuple(call for call in status.pending if call.state == "waiting")
         if not waiting:
-            # All it waited for has come there by another way.
+            # Everything it waited for has been answered there.
             await self._transport.resume(self._remote)
             return None
         return Rest(
@@ -211,10 +212,10 @@ class _Follower:
     # -- chunks
 
     async def _listen(self, patience: Patience, listening: Patience) -> str | None:
-        """Take over what the child says, until its stream ends; answers why no more is taken of it, if so.
+        """Take over what the child says until its stream ends; returns why no more is accepted from it, if so.
 
         Raises:
-            RemoteUnavailableError: the stream cannot be read, and has not been so for long.
+            RemoteUnavailableError: the stream cannot be read, and this has not lasted long yet.
         """
         try:
             async with aclosing(self._transport.stream(self._remote, after=self._cursor)) as chunks:
@@ -233,7 +234,7 @@ class _Follower:
         return None
 
     def _over(self, chunk: StreamChunk) -> str | None:
-        """Why no more is taken from the child, if so."""
+        """Why no more is accepted from the child, if so."""
         limits = self._tool.limits
         if chunk.sequence > limits.chunks:
             return f"it wrote more than {limits.chunks} chunks"
@@ -242,7 +243,7 @@ class _Follower:
         return None
 
     async def _proxy(self, chunk: StreamChunk) -> None:
-        """Write a chunk into the stream here, once: it carries its number, and those up to the cursor are here."""
+        """Write a chunk to the stream here, once: it carries its number, and those up to the cursor are here."""
         if chunk.sequence <= self._cursor:
             return
         if isinstance(chunk, StepDiscarded):
@@ -266,7 +267,7 @@ class _Follower:
         self._cursor = chunk.sequence
 
     async def _discard(self, chunk: StepDiscarded) -> None:
-        """What the child took back there is taken back here."""
+        """Take back here what the child took back there."""
         try:
             run_id = self._names.here(chunk.run_id)
         except InvalidIdError:
@@ -277,7 +278,7 @@ class _Follower:
     # -- stops and losses
 
     async def _stopped(self) -> Rest:
-        """Pass the stop on, and wait a while for the child to come to its end."""
+        """Pass the stop on, and give the child a while to end."""
         flag = self._stop.flag
         aborted = flag is not None and flag.kind == "abort"
         reason = flag.reason if flag is not None else None
@@ -296,7 +297,7 @@ class _Follower:
         return Rest(status="failed", reason=CANCELLED, error=reason or "The run was aborted.", confirmed=confirmed)
 
     async def _pass_on(self, reason: str | None, *, aborted: bool) -> bool:
-        """Whether the other service has taken the stop."""
+        """Whether the other service accepted the stop."""
         patience = Patience(self._scope, self._tool.lost_after_ms)
         send = self._transport.abort if aborted else self._transport.interrupt
         while True:
@@ -330,7 +331,7 @@ class _Follower:
     # -- what is stored here
 
     async def commit(self, rest: Rest) -> bool:
-        """Store where the child rests; True when an answer has come meanwhile, so that it goes on."""
+        """Store where the child rests; True if an answer came meanwhile, so that it continues."""
         suspended = rest.status in SUSPENDED
         usage, writes = await self._afterwards(rest)
         if rest.confirmed and not suspended:
@@ -351,7 +352,7 @@ class _Follower:
                 round=self._next_round(),
                 writes=writes,
                 pending=rest.pending,
-                # Nobody comes for an answer to a child that is at its end.
+                # No one will use an answer to a child that has ended.
                 consume=() if suspended else await self._questions.open_calls(),
                 drop_pending=not suspended,
                 run=RunUpdate(status=rest.status, completion_reason=rest.reason, output=rest.output, error=rest.error),
@@ -368,7 +369,7 @@ class _Follower:
         return committed.again
 
     def _spent(self, usage: Sequence[UsageEntry]) -> Spent | None:
-        """What it used of budgets above it: known when it rests, and not while it works."""
+        """What the child used of budgets above it; this is known when it rests, not while it works."""
         scope, spent = self._scope, self._session.spent
         if not (scope.shares_budget or scope.spends_from_above):
             return spent
@@ -380,7 +381,7 @@ class _Follower:
         )
 
     async def _store_step(self, commit: StepCommit, results: Sequence[ToolMessage] = ()) -> Committed:
-        """One commit; the chunks so far are stored before it or with it, so the cursor in it tells the truth."""
+        """Make one commit. The chunks so far are stored before it or with it, so the cursor in it is accurate."""
         scope, store, session_id = self._scope, self._store, self._session.session_id
         self._metadata[CURSOR] = str(self._cursor)
         if commit.suspend:
@@ -411,7 +412,7 @@ class _Follower:
         await self._store.patch_metadata(self._session.session_id, {STARTED: "yes"})
 
     async def _afterwards(self, rest: Rest) -> tuple[tuple[UsageEntry, ...], StepWrites]:
-        """What the child used since it was last looked at, and at its end its state; neither is worth failing for."""
+        """What the child used since the last look and, at its end, its state; neither is worth failing for."""
         if not rest.told:
             return (), NO_WRITES
         usage: tuple[UsageEntry, ...] = ()
@@ -429,7 +430,7 @@ class _Follower:
         counted = count_anew(await self._transport.usage(self._remote), self._metadata.get(USAGE))
         self._metadata[USAGE] = counted.so_far
         session, run = self._session, self._run
-        # All commits of one following are of one step; an entry under a number that was used would not count.
+        # All commits of one follower belong to one step; an entry under a number that was already used would not count.
         first, self._entries = self._entries, self._entries + len(counted.uses)
         return tuple(
             UsageEntry(

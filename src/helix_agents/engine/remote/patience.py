@@ -4,7 +4,7 @@ from helix_agents.engine.scope import RunScope
 
 
 class Patience:
-    """How long a service that does not answer is asked again."""
+    """How long to keep asking a service that does not answer."""
 
     def __init__(self, scope: RunScope, lost_after_ms: int) -> None:
         self._services = scope.services
@@ -13,15 +13,15 @@ class Patience:
         self._wait = 0.1
 
     def contact(self) -> None:
-        """It has answered."""
+        """The service has answered."""
         self._since = None
 
     def progress(self) -> None:
-        """It has said something new."""
+        """The service has said something new."""
         self._since, self._wait = None, 0.1
 
     async def ran_out(self) -> bool:
-        """Whether it has been silent for too long; waits a while if not."""
+        """Whether the service has been silent for too long; waits a while if not."""
         now = self._services.clock.now_ms()
         self._since = now if self._since is None else self._since
         if now - self._since >= self._lost_after_ms:

@@ -1,4 +1,4 @@
-"""What a remote child waits for: the same calls wait here, and answers that are given here go there."""
+"""What a remote child waits for: the same calls wait here, and answers given here are passed on."""
 
 from collections.abc import Iterable
 from typing import get_args
@@ -36,7 +36,7 @@ from helix_agents.engine.scope import step_id_of
 from helix_agents.ports.remote_agents import RemoteAnswerRefusedError
 from helix_agents.ports.state_store import SessionStateStore
 
-# A call that ran out of time here while it still waits there: the clocks differ, and it is looked at again soon.
+# For a call that timed out here while it still waits there, because the clocks differ: it is looked at again soon.
 _ASK_AGAIN_MS = 60_000
 _NO_ROUTE = (404, 405, 501)
 _ALL: frozenset[PendingState] = frozenset(get_args(PendingState))
@@ -71,17 +71,19 @@ class RemoteQuestions:
         self._results: dict[ToolCallId, ToolMessage] = {}
 
     async def rows(self, waiting: tuple[PendingCall, ...]) -> tuple[PendingCall, ...]:
-        """The calls that wait there, as they are to wait here.
+        """The calls that wait there, as rows that wait here.
 
         Raises:
-            RemoteSubAgentClientToolUnsupportedError: nobody could take an answer there.
-            RemoteProtocolError: they are too many, or cannot be calls.
+            RemoteSubAgentClientToolUnsupportedError: the other service cannot take answers.
+            RemoteProtocolError: they are too many, or are not valid calls.
         """
         url = self._transport.url
         if not self._transport.routes_answers:
             raise RemoteSubAgentClientToolUnsupportedError(url, self._session_id)
         if len(waiting) > self._tool.limits.pending:
-            raise RemoteProtocolError(url, f"{len(waiting)} calls wait, at most {self._tool.limits.pending} may")
+            raise RemoteProtocolError(
+                url, f"{len(waiting)} calls are waiting, but at most {self._tool.limits.pending} may"
+            )
         try:
             rows = tuple([await self._row(call) for call in waiting])
         except InvalidIdError as problem:
@@ -90,10 +92,10 @@ class RemoteQuestions:
         return rows
 
     async def route(self, waiting: tuple[PendingCall, ...]) -> tuple[ToolCallId, ...]:
-        """Take answers that were given here to the calls that wait there, and let the child go on; says which.
+        """Pass answers given here to the calls that wait there, and let the child continue; returns which calls.
 
-        The other service stores an answer once; so a crash before they are used up here repeats this without harm. A
-        call that waits there no more was answered there.
+        The other service stores an answer once, so repeating this after a crash does no harm. A call that no longer
+        waits there was answered there.
         """
         ready = await self._calls(READY)
         if not ready:
@@ -101,23 +103,23 @@ class RemoteQuestions:
         known_as = self._known_as(waiting)
         for row in ready:
             there = known_as.get(row.tool_call_id)
-            # One without an answer ran out of time here; the other service has a deadline of its own. One that was
-            # answered there is not answered again, even if it waits once more.
+            # A call without an answer timed out here; the other service has its own deadline. A call that was answered
+            # there is not answered again, even if it waits once more.
             if there is not None and isinstance(row.answer, ToolAnswer | ApprovalAnswer):
                 await self._submit(there, row, row.answer)
         await self._transport.resume(self._remote)
         return tuple(row.tool_call_id for row in ready)
 
     async def open_calls(self) -> tuple[ToolCallId, ...]:
-        """The calls that wait here, and those whose answers have gone nowhere yet."""
+        """The calls that wait here, and those whose answers have not been passed on yet."""
         return tuple(call.tool_call_id for call in await self._calls(OPEN))
 
     async def remember(self) -> None:
-        """Know the calls that an earlier following asked about."""
+        """Take in the calls that an earlier follower asked about."""
         self._asked.update(call.tool_call_id for call in await self._calls(_ALL))
 
     def hear(self, chunk: StreamChunk) -> None:
-        """Keep what became of a call that somebody was asked about here: a page shows it beside the question."""
+        """Keep the result of a call that was asked about here, so that a page can show it beside the question."""
         match chunk:
             case ToolEnd(tool_call_id=call_id, tool_name=name, result=content):
                 result = ToolMessage(tool_call_id=call_id, tool_name=name, content=content)
@@ -129,14 +131,14 @@ class RemoteQuestions:
             self._results[call_id] = result
 
     def take_results(self, waiting: Iterable[PendingCall]) -> list[ToolMessage]:
-        """What became of the calls since the last time; one that waits again has no result yet."""
+        """The results that arrived since the last time; a call that waits again has no result yet."""
         for call in waiting:
             self._results.pop(call.tool_call_id, None)
         taken, self._results = list(self._results.values()), {}
         return taken
 
     async def _calls(self, states: frozenset[PendingState]) -> list[PendingCall]:
-        """The child's calls that are in one of these states, each once: an answer may come between two pages."""
+        """The child's calls in one of these states, each once: an answer may arrive between two pages."""
         where = PendingFilter(session_id=self._session_id, states=tuple(states))
         store = self._store
         listed = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
@@ -154,11 +156,13 @@ class RemoteQuestions:
             raise RemoteSubAgentClientToolUnsupportedError(self._transport.url, self._session_id) from refused
 
     async def _row(self, call: PendingCall) -> PendingCall:
-        """The call as it waits here: under a name of its own, with the time it has left there."""
+        """The call as it waits here: under its own name, with the time it has left there."""
         call_id = self._names.call_here(call.tool_call_id)
         size, most = len(encode((call.input, call.preview))), self._tool.limits.input_bytes
         if size > most:
-            raise RemoteProtocolError(self._transport.url, f"a call that waits has {size} bytes, at most {most} may be")
+            raise RemoteProtocolError(
+                self._transport.url, f"a waiting call has {size} bytes, but at most {most} are allowed"
+            )
         if call.kind == "approval":
             check_id(call.approval_id or "", "approval id")
         now = self._store.now_ms()
@@ -186,7 +190,7 @@ class RemoteQuestions:
         )
 
     def _known_as(self, waiting: tuple[PendingCall, ...]) -> dict[ToolCallId, ToolCallId]:
-        """Calls that wait there by their ids here."""
+        """Calls that wait there, by their ids here."""
         try:
             return {self._names.call_here(call.tool_call_id): call.tool_call_id for call in waiting}
         except InvalidIdError as problem:

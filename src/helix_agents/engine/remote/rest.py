@@ -1,4 +1,4 @@
-"""Where a remote child came to rest, and what it is called when it could not go on."""
+"""Where a remote child came to rest, and the failure codes for one that could not continue."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ _CODE_CHARACTERS = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Rest:
-    """Where a remote child came to rest. `told` says that its service said so, `confirmed` that nothing runs there."""
+    """Where a remote child came to rest. `told`: its service reported it. `confirmed`: nothing runs there."""
 
     status: RunStatus
     reason: str
@@ -49,7 +49,7 @@ class Rest:
 
 
 def end_of(status: RemoteStatus, most_bytes: int) -> Rest | None:
-    """How the child ended, as its service says; None when it has not."""
+    """How the child ended, as its service reports it; None if it has not."""
     match status.run_status:
         case "completed":
             return _completed(status, most_bytes)
@@ -72,6 +72,6 @@ def interrupted(reason: str | None, *, confirmed: bool) -> Rest:
 def _completed(status: RemoteStatus, most_bytes: int) -> Rest:
     size = len(encode(status.output))
     if size > most_bytes:
-        error = f"its result has {size} bytes, at most {most_bytes} are stored"
+        error = f"its result has {size} bytes, but at most {most_bytes} are stored"
         return Rest(status="failed", reason=OUTPUT_INVALID, error=error, told=True, confirmed=True)
     return Rest(status="completed", reason="completed", output=status.output, told=True, confirmed=True)

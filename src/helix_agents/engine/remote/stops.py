@@ -1,8 +1,8 @@
-"""Stops that another service has not confirmed: debts, kept with the child's session and paid until they are taken.
+"""Stops that another service has not confirmed: debts, kept with the child's session and retried until accepted.
 
-A remote child's session here is marked as open from its beginning, and the mark goes when the other service has said
-that the child came to its end, or that it will stop. So whatever ends the session here, be it a stop, an expiry or a
-rewind, leaves a mark on a session that is over, and that is the debt: nobody has to remember to write one.
+A remote child's session here is marked as open from its beginning. The mark is removed when the other service has said
+that the child has ended or will stop. So whatever ends the session here, whether a stop, an expiry or a rewind, leaves
+the mark on a session that is over. That is the debt; no code has to remember to record one.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ _PAID = dict.fromkeys((REMOTE, WAITS, _TRIES, _NEXT, _SINCE))
 FIRST_RETRY_MS = 1_000
 LAST_RETRY_MS = 300_000
 GIVEN_UP_AFTER_MS = 24 * 60 * 60 * 1000
-# How long whoever lets go of a child waits for the other service before the debt is left to the janitor.
+# How long a process that lets go of a child waits for the other service before it leaves the debt to the janitor.
 PROMPTLY_SECONDS = 2.0
-# A start that was never confirmed may still be under way to a service that does not know the session yet.
+# A start that was never confirmed may still be on its way to a service that does not know the session yet.
 _LOOKS_FOR_UNCONFIRMED = 3
 _AT_ONCE = 50
 
@@ -53,7 +53,7 @@ _Tried: TypeAlias = Literal["paid", "owed", "abandoned"]
 
 
 class StopsPaid(Record):
-    """What a round came to; `next_in_ms` says when the next debt is due, None when there is none."""
+    """The outcome of a round; `next_in_ms` says when the next debt is due, None if there is none."""
 
     paid: int = 0
     abandoned: int = 0
@@ -62,7 +62,7 @@ class StopsPaid(Record):
 
 
 async def delete_remote(services: Services, session: SessionState | SessionSummary) -> None:
-    """Remove a remote child where it lives; one whose service does not answer at once stays there."""
+    """Delete a remote child at its service; if the service does not answer at once, it stays there."""
     if not is_elsewhere(session):
         return
     try:
@@ -92,7 +92,7 @@ def as_remote(session: SessionState | SessionSummary) -> RemoteSession:
 
 
 def as_new_remote(session: SessionState, run: RunRecord) -> RemoteSession:
-    """The same for a service that does not know it yet: its runs are part of the trace here."""
+    """The same for a service that does not know it yet, with our trace, so that its runs join it."""
     remote, errand = as_remote(session), errand_of_run(session, run)
     if errand is None:
         return remote
@@ -101,13 +101,13 @@ def as_new_remote(session: SessionState, run: RunRecord) -> RemoteSession:
 
 
 def id_there(child: SessionId) -> SessionId:
-    """The child's id at the other service: as unguessable as the one here, and not the same, as both services may share
-    a store, or be one and the same."""
+    """The child's id at the other service: as unguessable as the one here, but different, because both services may
+    share a store or be the same service."""
     return f"{child}-remote"
 
 
 async def stop_remote(services: Services, session_id: SessionId) -> None:
-    """Tell the other service now, if it answers at once; if not, the stop is owed."""
+    """Pass the stop on now, if the other service answers at once; otherwise the stop is owed."""
     try:
         async with asyncio.timeout(PROMPTLY_SECONDS):
             paid = await _pay(services, await services.store.load_state(session_id))
@@ -164,7 +164,7 @@ def _wait_after(debt: SessionSummary) -> int:
 
 
 async def _pay(services: Services, debt: SessionState | SessionSummary) -> bool:
-    """Whether the other service has taken the stop, or has nothing to stop."""
+    """Whether the other service has accepted the stop or has nothing to stop."""
     transport = await find_transport(services, debt)
     if transport is None:
         return False
@@ -185,7 +185,7 @@ async def _pay(services: Services, debt: SessionState | SessionSummary) -> bool:
 
 
 async def find_transport(services: Services, session: SessionState | SessionSummary) -> RemoteAgentTransport | None:
-    """The way to the service of a remote child, as far as this process knows the agent that delegated to it."""
+    """The transport to a remote child's service, if this process knows the agent that delegated to it."""
     if session.parent_session_id is None:
         return None
     parent = await services.store.load_state(session.parent_session_id)

@@ -1,4 +1,4 @@
-"""What a remote child used, counted once: its service tells sums, and only what came since the last look is new."""
+"""What a remote child used, counted once: its service reports totals, and only what came since the last look is new."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,14 @@ from helix_agents.domain.errors import HelixError
 from helix_agents.domain.records import Record, decode, encode
 from helix_agents.domain.usage import SourceTotal, SourceType, TokenCount, UsageRollup
 
-# Each call is an entry, so that calls add up; of more than this at once the rest is counted in sum only.
+# Each call is an entry, so that calls add up; beyond this many at once, calls are counted in the totals only.
 _MOST_ENTRIES = 100
 _MOST_SOURCES = 50
 _MOST = 10**12
 
 
 class Use(Record):
-    """One entry to be; the first one of a source carries what all of them used."""
+    """A future usage entry; the first one of a source carries what all of them used."""
 
     source_type: SourceType
     source_name: str
@@ -24,14 +24,14 @@ class Use(Record):
 
 @dataclass(frozen=True)
 class Counted:
-    """New uses, and all that was counted so far as a text to keep."""
+    """New uses, and the totals counted so far as a text to store."""
 
     uses: tuple[Use, ...]
     so_far: str
 
 
 def count_anew(rollup: UsageRollup, before: str | None) -> Counted:
-    """What is in the sums and was not before. Sums that shrink count nothing."""
+    """What the totals have gained since before. Totals that shrink count nothing."""
     known = {(each.source_type, each.source_name): each for each in _read(before)}
     totals = [_bounded(each) for each in rollup.sources[:_MOST_SOURCES]]
     uses: list[Use] = []
@@ -67,7 +67,7 @@ def _new(total: SourceTotal, known: SourceTotal | None) -> list[Use]:
 
 
 def _bounded(total: SourceTotal) -> SourceTotal:
-    """Numbers that every store takes, and a name that is one."""
+    """The totals within limits that every store accepts, and with a valid name."""
     tokens = total.tokens
     return SourceTotal(
         source_type=total.source_type,

@@ -1,7 +1,8 @@
-"""Calls of children behind other services that somebody answers there, and not here.
+"""Calls of children behind other services that are answered there rather than here.
 
-While such a child waits for a person, nobody follows it: nothing waits in memory. So its service is asked now and then
-whether its calls still wait. One that does not is marked as answered here too, and the run goes on as after any answer.
+While such a child waits for a person, no task follows it, because nothing waits in memory. Instead, its service is
+asked now and then whether its calls still wait. A call that does not is marked as answered here too, and the run
+continues as after any answer.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ _AT_ONCE = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """What a round came to: sessions whose children have an answer, and when the next look is due, if one is."""
+    """The outcome of a round: sessions whose children have an answer, and when the next look is due, if one is."""
 
     roots: tuple[SessionId, ...] = ()
     next_in_ms: int | None = None
@@ -36,15 +37,15 @@ class Looked:
 def look_again_after(waited_ms: int, resumes: int) -> int:
     """How long a child that still waits is left alone: a tenth of the time it has waited, within bounds.
 
-    A child that goes on without anybody here having answered is looked at less and less often, so that a service that
-    only says so does not keep its parent busy.
+    A child that continues without an answer given here is looked at less and less often, so that a service that only
+    claims progress does not keep its parent busy.
     """
     by_age = min(max(waited_ms // 10, FIRST_LOOK_MS), LAST_LOOK_MS)
     return min(max(by_age, resumes * 1_000), LONGEST_MS)
 
 
 class RemoteWaits:
-    """Looks at waiting children, a few at a time, each when it is due. Any number of processes may."""
+    """Looks at waiting children, a few at a time, each when it is due. Any number of processes may do so."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -69,7 +70,7 @@ class RemoteWaits:
         return await whole_list(lambda offset: store.list_sessions(where, offset=offset, limit=MAX_LIMIT))
 
     async def _look_at(self, child: SessionSummary) -> bool:
-        """Whether somebody answered one of the child's calls where it is."""
+        """Whether one of the child's calls was answered at its service."""
         store = self._services.store
         try:
             session = await store.load_state(child.session_id)
@@ -86,7 +87,7 @@ class RemoteWaits:
         except SessionNotFoundError:
             return False
         except (TimeoutError, HelixError) as problem:
-            # Whoever answers here, or the call's deadline, finds out whether the child is lost.
+            # An answer given here, or the call's deadline, will show whether the child is lost.
             log_event("subagent.wait_unknown", session_id=child.session_id, reason=str(problem))
             return False
 
@@ -100,7 +101,7 @@ class RemoteWaits:
 
 
 def _still_waiting(session: SessionState, status: RemoteStatus | None) -> frozenset[ToolCallId]:
-    """The calls that wait there, as they are called here; names that cannot be are for whoever follows the child."""
+    """The calls that wait there, by their ids here; invalid ids are left to the child's follower."""
     names = Names(session.session_id)
     pending = () if status is None else status.pending
     try:

@@ -1,1 +1,1 @@
-"""What is asked of a session from outside its run: to begin, go back, answer, stop, be shown, be cleared away."""
+"""Requests to a session from outside its run: start, rewind, answer, stop, show, clean up."""

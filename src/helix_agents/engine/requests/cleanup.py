@@ -1,4 +1,4 @@
-"""Sessions that outlived their time are failed, with everything they hold, so that nothing waits for ever."""
+"""Sessions past their expiry are failed, with everything they hold, so that nothing waits forever."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,7 +26,7 @@ _LIVE = ("active", "interrupted", "paused")
 
 
 class CleanupSummary(Record):
-    """What a sweep did. Of the `detected` sessions some were `already_terminal` when their turn came."""
+    """What a sweep did. Some of the `detected` sessions were `already_terminal` when it reached them."""
 
     detected: int = 0
     marked: int = 0
@@ -43,14 +43,17 @@ async def expired_session_cleanup(
     logger: logging.Logger | None = None,
     tell: Callable[[RunRecord], Awaitable[None]] | None = None,
 ) -> CleanupSummary:
-    """Fail every session past its `expires_at` that is not at its end yet; one that resists does not stop the sweep.
+    """Fail every session that is past its `expires_at` and has not ended yet; one that raises an error does not stop
+    the sweep.
 
     Args:
         state_store: Where the sessions are.
-        workspace_providers: By the name under which sessions refer to them; workspaces and snapshots go with sessions.
+        workspace_providers: Providers by the name that sessions have for them; workspaces and snapshots are deleted
+            with their sessions.
         page_size: How many sessions are listed at a time.
-        logger: Told of sessions that resist; `helix_agents` if left out.
-        tell: Told of each run that nobody had gone on with since its process died, and that failed with its session.
+        logger: Where sessions that could not be failed are logged; `helix_agents` if left out.
+        tell: Called with each run whose process had died, that no other process had resumed, and that failed with its
+            session.
     """
     log = logger or logging.getLogger("helix_agents")
     providers = workspace_providers or {}
@@ -64,12 +67,12 @@ async def expired_session_cleanup(
                 counts["already_terminal"] += 1
                 continue
             outcome: StatusOutcome = StatusConflict(current_status=session.status, current_version=session.version)
-            # Somebody may have come back since it was found.
+            # The session may have been used again since it was found.
             if is_expired(session, now):
                 counts["snapshots_deleted"] += await delete_workspaces(state_store, session, providers)
                 run = await state_store.get_current_run(session_id)
                 outcome = await state_store.settle_session(await _expiry(state_store, session, run, now))
-                # Of one that waited, its end was told when it came to wait.
+                # The end of a run that waits was already told when it suspended.
                 died = run if run is not None and run.status == "running" else None
                 if died is not None and tell is not None and isinstance(outcome, StatusChanged):
                     await tell(died)
@@ -86,19 +89,19 @@ async def expired_session_cleanup(
 
 
 async def is_over(state_store: SessionStateStore, session_id: SessionId) -> bool:
-    """Whether nobody can go on with a session: it is gone or has expired, or its parent is done with it."""
+    """Whether a session can no longer continue: it is gone or has expired, or its parent is done with it."""
     try:
         session = await state_store.load_state(session_id)
     except SessionNotFoundError:
         return True
     if session.parent_session_id is None:
         return session.status == "failed" and session.failure_reason == EXPIRED
-    # Of a parent's children only companions are spoken to again, and those that failed begin anew elsewhere.
+    # Of a session's children only companions are spoken to again, and failed ones start anew in another session.
     return session.status == "failed" or (session.status == "completed" and session.mode != "persistent")
 
 
 async def _expired(store: SessionStateStore, page_size: int, now: int) -> list[SessionId]:
-    """All ids first: what is marked would otherwise move later pages."""
+    """Collect all ids first: failing a session would shift later pages."""
     found: list[SessionSummary] = []
     where = SessionFilter(statuses=_LIVE, expires_before=now + 1)
     while True:
@@ -106,7 +109,7 @@ async def _expired(store: SessionStateStore, page_size: int, now: int) -> list[S
         found.extend(page.items)
         if not page.has_more:
             break
-    # A tree expires with its root, which is among them, or whose time was moved by whoever came back.
+    # A tree expires with its root. The root is either in this list, or its expiry was moved because someone came back.
     roots = {item.session_id for item in found if item.parent_session_id is None}
     above = {item.root_session_id for item in found} - roots
     left = {root for root in above if await _has_left_others(store, root, now)}
@@ -114,11 +117,11 @@ async def _expired(store: SessionStateStore, page_size: int, now: int) -> list[S
 
 
 async def _has_left_others(store: SessionStateStore, root_session_id: SessionId, now: int) -> bool:
-    """Whether a root is at its end, and its time is over: a companion may outlive it, and nothing else ends that."""
+    """Whether a root has ended and expired: a companion may outlive its root, and nothing else would end it."""
     try:
         root = await store.load_state(root_session_id)
     except HelixError:
-        # It was deleted meanwhile, or cannot be read: then the tree is left as it is.
+        # The root was deleted meanwhile or cannot be read: the tree is left as is.
         return False
     return root.status not in _LIVE and is_expired(root, now)
 

@@ -1,4 +1,4 @@
-"""Ends that no step commits: of runs that wait and are stopped, or that nobody can drive; and what follows an end."""
+"""Ends that no step commits: of stopped runs that wait, and of runs that cannot be driven; and what follows an end."""
 
 import msgspec
 
@@ -18,14 +18,14 @@ from helix_agents.engine.steps.undriven import tell_failed
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamWriter
 
-# How often a session may change, and wait all the same, between a look at it and the write that follows.
+# How often the session may change, and still be waiting, between reading it and the write that follows.
 _TRIES = 10
 
 
 async def settle_waiting(
     services: Services, session_id: SessionId, run: RunRecord, reason: str | None, kind: StopKind
 ) -> bool:
-    """End a run that nobody drives as interrupted or aborted, with all that waits; false when somebody was first."""
+    """End a run without a driver as interrupted or aborted, with all that waits; False if another process was first."""
     store = services.store
     for _ in range(_TRIES):
         settled = await store.settle_session(await _settlement(store, session_id, run, reason, kind))
@@ -46,8 +46,8 @@ async def settle_waiting(
 async def _settlement(
     store: SessionStateStore, session_id: SessionId, run: RunRecord, reason: str | None, kind: StopKind
 ) -> SettleSession:
-    """The end of a run that nobody drives, of the session as it is now: whoever ends it too must not add the results of
-    its open calls once more."""
+    """The end of a run without a driver, for this version of the session: of two processes that end it, only one may
+    add the results of its open calls."""
     session = await store.load_state(session_id)
     end = await end_of_open_calls(store, session)
     aborted = kind == "abort"
@@ -75,18 +75,20 @@ async def end_run(
     *,
     stream_ended: bool = False,
 ) -> None:
-    """What follows a run's last commit: its stream ends too, with what its writer still holds, unless it ended with the
-    commit, and an abort that came while the run was being interrupted is carried out, because whoever asked for it was
-    told that a run was going."""
+    """Do what follows a run's last commit.
+
+    Its stream ends, with what its writer still holds, unless it ended with the commit. An abort that came while the run
+    was being interrupted is carried out, because its caller was told that a run was in progress.
+    """
     if not stream_ended:
         await end_stream(services.streams, session, run, writer)
     await carry_out_late_abort(services, run)
 
 
 async def carry_out_late_abort(services: Services, run: RunRecord) -> bool:
-    """Abort a run that ended as interrupted and had not seen that it was aborted; says whether there was such a wish.
+    """Abort a run that ended as interrupted before it saw the abort request; returns whether there was one.
 
-    Whoever drove it does so after its last commit; if that process died right there, whoever comes next.
+    The run's driver does this after its last commit; if that process died right then, the next one does.
     """
     if run.status != "interrupted":
         return False
@@ -97,16 +99,16 @@ async def carry_out_late_abort(services: Services, run: RunRecord) -> bool:
 
 
 async def end_unheard(services: Services, run_id: RunId) -> None:
-    """Do what follows a run's last commit, which was made, but not heard of; nothing for one that is going on."""
+    """Do what follows a run's last commit if that succeeded but its answer was lost; nothing for a running one."""
     run = await services.store.get_run(run_id)
     if run is not None and run.status != "running":
         await end_run(services, await services.store.load_state(run.session_id), run)
 
 
 async def fail_run(services: Services, session_id: SessionId, fence: Fence, problem: BaseException) -> None:
-    """Settle a run that cannot be driven, so that nobody waits for it; retry begins from its last commit.
+    """Settle a run that cannot be driven, so that no caller waits for it; `retry()` starts from its last commit.
 
-    One that has come to rest by itself stays as it is, whatever went wrong after its last commit.
+    A run that has already come to rest stays as it is, whatever went wrong after its last commit.
     """
     store = services.store
     code = problem.code if isinstance(problem, HelixError) else "internal_error"
@@ -128,7 +130,7 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
         try:
             settled = await store.settle_session(settlement)
         except StateSizeExceededError:
-            # What is left of the step is too large for the store, which may be why the run failed.
+            # The rest of the step is too large for the store, which may be why the run failed.
             without = msgspec.structs.replace(settlement, append_messages=(), writes=NO_WRITES)
             settled = await store.settle_session(without)
         has_failed = isinstance(settled, StatusChanged)
@@ -140,8 +142,8 @@ async def fail_run(services: Services, session_id: SessionId, fence: Fence, prob
 
 
 async def _end_of_last_step(services: Services, session_id: SessionId, run: RunRecord | None) -> StepEnd:
-    """What a run leaves that had gone on with an open step, or had recorded one. What cannot be read is left as it is:
-    it may be the reason why nobody can drive the run."""
+    """What a run leaves that had resumed an open step or had recorded one. If this cannot be read, it is left as is:
+    that may be the reason why the run cannot be driven."""
     try:
         return await end_of_last_step(services.store, await services.store.load_state(session_id), run)
     except HelixError as unreadable:

@@ -1,4 +1,4 @@
-"""A session as a page shows it after a refresh, and the stream position from which the page goes on."""
+"""A session as a page shows it after a refresh, and the stream position from which the page continues."""
 
 from collections.abc import Iterable
 
@@ -19,10 +19,10 @@ MOST_TRIES = 8
 class SessionSnapshot(Record):
     """A session at one moment.
 
-    `messages` are committed, and so is `custom_state`. `held` are results of a step that waits for somebody, `entering`
-    what the user said meanwhile and follows them, `chunks` what the stream said since the last commit, up to
-    `sequence`. Reading the stream after `sequence` misses nothing and
-    repeats nothing: `render(later)` shows at any time what a reader who was there from the beginning sees.
+    `messages` and `custom_state` are committed. `held` are results of a step that waits for an answer, and `entering`
+    the user messages that came meanwhile and follow them. `chunks` is what the stream said since the last commit, up to
+    `sequence`. Reading the stream after `sequence` misses nothing and repeats nothing: at any time, `render(later)`
+    shows what a reader sees who was there from the beginning.
     """
 
     session_id: SessionId
@@ -37,20 +37,20 @@ class SessionSnapshot(Record):
     stream_status: StreamStatus | None
 
     def render(self, later: Iterable[StreamChunk] = ()) -> tuple[Message, ...]:
-        """All messages, given also the chunks that were read after the snapshot."""
+        """All messages, including those in the chunks that were read after the snapshot."""
         return render(self.messages, (*self.chunks, *later), held=self.held)
 
     @property
     def partial(self) -> tuple[Message, ...]:
-        """What is visible but not committed: the turn that is going on."""
+        """What is visible but not committed: the turn in progress."""
         return self.render()[len(self.messages) :]
 
 
 async def take_snapshot(store: SessionStateStore, streams: StreamManager, session_id: SessionId) -> SessionSnapshot:
-    """Show the session as it is now; state and stream may live in different backends.
+    """Read the session as it is now; state and stream may be in different backends.
 
-    Both are anchored on the session's latest checkpoint: its messages stand for the stream up to its sequence. When a
-    commit comes between the reads they are made again, so that nothing appears twice or in neither.
+    Both reads are anchored on the session's latest checkpoint: its messages cover the stream up to its sequence. If a
+    commit comes between the reads, they are repeated, so that nothing appears twice or is missing from both.
 
     Raises:
         SessionNotFoundError: there is no such session.
@@ -62,13 +62,13 @@ async def take_snapshot(store: SessionStateStore, streams: StreamManager, sessio
         if now.version == state.version:
             return snapshot
         state = now
-    # A session that commits faster than it can be read: later chunks replace what this misses.
+    # The session commits faster than it can be read: later chunks make up for what this misses.
     return await _read(store, streams, state)
 
 
 async def _read(store: SessionStateStore, streams: StreamManager, state: SessionState) -> SessionSnapshot:
     transcript = await store.load_transcript(state.session_id)
-    held = await store.get_staged_changes(state.session_id, state.suspended_step_id) if state.suspended_step_id else ()
+    held = await held_results(store, state)
     run = await store.get_current_run(state.session_id)
     stream = await _read_stream(store, streams, state, run)
     return SessionSnapshot(
@@ -76,7 +76,7 @@ async def _read(store: SessionStateStore, streams: StreamManager, state: Session
         status=state.status,
         run=run,
         messages=tuple(stored.message for stored in transcript if stored.sequence <= state.message_count),
-        held=tuple(change.message for change in held if isinstance(change.message, ToolMessage)),
+        held=held,
         entering=state.suspension_context.entry_messages if state.suspension_context is not None else (),
         chunks=stream.chunks if stream is not None else (),
         custom_state=state.custom_state,
@@ -85,17 +85,25 @@ async def _read(store: SessionStateStore, streams: StreamManager, state: Session
     )
 
 
+async def held_results(store: SessionStateStore, state: SessionState) -> tuple[ToolMessage, ...]:
+    """Results of the step that a session waits in; the transcript gets them with those that are missing."""
+    if not state.suspended_step_id:
+        return ()
+    held = await store.get_staged_changes(state.session_id, state.suspended_step_id)
+    return tuple(change.message for change in held if isinstance(change.message, ToolMessage))
+
+
 async def _read_stream(
     store: SessionStateStore, streams: StreamManager, state: SessionState, run: RunRecord | None
 ) -> StreamSnapshot | None:
-    """The stream after the point the latest checkpoint answers for. What runs before the current one said, and did not
-    come to commit, was taken over into the transcript when that began, or left behind by a rewind."""
+    """The stream after the point that the latest checkpoint covers. What earlier runs said without committing it was
+    added to the transcript when the current run started, or left behind by a rewind."""
     stream_id = state.stream_id or state.session_id
     checkpoint = await store.get_checkpoint(state.session_id, state.checkpoint_id) if state.checkpoint_id else None
     committed = checkpoint.stream_sequence if checkpoint is not None else 0
     anchor = committed if run is None else max(committed, run.start_sequence)
     stream = await streams.snapshot(stream_id, after=anchor)
     if stream is not None and stream.info.latest_sequence < anchor:
-        # The stream was lost and began anew, as one in memory does; nothing it says was committed yet.
+        # The stream was lost and started anew, as one in memory does; nothing in it is committed yet.
         return await streams.snapshot(stream_id)
     return stream

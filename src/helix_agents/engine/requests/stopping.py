@@ -1,36 +1,38 @@
-"""A stop that somebody asks for: it reaches a run that is going, a session that waits, and companions below."""
+"""Stop requests: they reach a run in progress, a session that waits, and companions below."""
 
 import asyncio
 from contextlib import suppress
 
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, NothingRunning, StopKind
 from helix_agents.engine.requests.settling import settle_waiting
 from helix_agents.engine.services import Services
 from helix_agents.ports.state_store import SessionStateStore
 
-# How often a session may go on, or come to wait, between a look at it and the write that follows.
+# How often a session may continue, or come to wait, between reading it and the write that follows.
 _TRIES = 10
-# How long a run may take for its last commit, beside what its tools may take to end.
+# How long a run may take for its last commit, beyond the time its tools may take to end.
 _COMMITS_SECONDS = 5.0
 _LOOK_AGAIN_SECONDS = 0.05
 
 
 async def stop_session(
-    services: Services, session_id: SessionId, kind: StopKind, reason: str | None
+    services: Services, session_id: SessionId, kind: StopKind, reason: str | None, *, run_id: RunId | None = None
 ) -> InterruptOutcome:
-    """Stop what a session does, and say which run that was.
+    """Stop what a session does, and say which run that was. With `run_id`, stop it only while that is its current run.
 
-    A run that is going takes the stop by itself and hands it on; a session that waits is settled here; one that is at
-    its end may have companions that are not.
+    A run in progress takes the stop by itself and passes it on. A session that waits is settled here. A session that
+    has ended may still have companions at work.
     """
     store = services.store
     for _ in range(_TRIES):
-        outcome = await store.set_interrupt_flag(session_id, reason, kind=kind)
+        outcome = await store.set_interrupt_flag(session_id, reason, kind=kind, run_id=run_id)
         if isinstance(outcome, InterruptSet):
             return outcome
         run = await store.get_current_run(session_id)
+        if run_id is not None and (run is None or run.run_id != run_id):
+            return NothingRunning()
         if run is not None and run.status in SUSPENDED:
             await _stop_at_work_below(services, session_id, kind, reason)
             if await settle_waiting(services, session_id, run, reason, kind):
@@ -42,11 +44,11 @@ async def stop_session(
 
 
 async def _stop_at_work_below(services: Services, session_id: SessionId, kind: StopKind, reason: str | None) -> None:
-    """Let companions that work while a session waits take the stop by themselves, with what they have said: whoever
-    settles the session settles all below it, and what nobody has committed by then is lost."""
+    """Let companions that work while a session waits take the stop by themselves and commit what they have said.
+    Settling the session settles everything below it, and what is not committed by then is lost."""
     stopped = await _flag_below(services.store, session_id, kind, reason)
     with suppress(TimeoutError):
-        # The looks take their time, too, where the store is slow or many are at work.
+        # The checks themselves take time if the store is slow or many companions are at work.
         async with asyncio.timeout(services.options.cancel_grace_seconds + _COMMITS_SECONDS):
             while any([await _is_driven(services, run) for run in stopped]):
                 await services.sleep(_LOOK_AGAIN_SECONDS)
@@ -55,12 +57,12 @@ async def _stop_at_work_below(services: Services, session_id: SessionId, kind: S
 async def _flag_below(
     store: SessionStateStore, session_id: SessionId, kind: StopKind, reason: str | None
 ) -> list[RunRecord]:
-    """Ask whoever works below a session that waits to stop; answers their runs."""
+    """Ask everything that works below a waiting session to stop; returns the runs asked."""
     flagged: list[RunRecord] = []
     for ref in await store.get_sub_session_refs(session_id):
         run = await store.get_current_run(ref.sub_session_id)
         if run is not None and run.status == "running":
-            await store.set_interrupt_flag(ref.sub_session_id, reason, kind=kind)
+            await store.set_interrupt_flag(ref.sub_session_id, reason, kind=kind, run_id=run.run_id)
             flagged.append(run)
         else:
             flagged += await _flag_below(store, ref.sub_session_id, kind, reason)
@@ -75,8 +77,10 @@ async def _is_driven(services: Services, run: RunRecord) -> bool:
 async def stop_companions(
     services: Services, session_id: SessionId, kind: StopKind, reason: str | None
 ) -> InterruptOutcome:
-    """Stop the companions that work or wait for a session, or for children whose own work is done; says whether there
-    was one."""
+    """Stop companions that work or wait for a session, or for children whose own work is done.
+
+    Says whether there was one.
+    """
     stopped: InterruptOutcome = NothingRunning()
     for ref in await services.store.get_sub_session_refs(session_id):
         stop = stop_session if ref.mode == "persistent" else stop_companions

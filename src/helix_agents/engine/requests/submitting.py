@@ -1,4 +1,4 @@
-"""Answers on their way in: checked against the tool they are for, then stored once."""
+"""Incoming answers: checked against the tool they are for, then stored once."""
 
 import msgspec
 
@@ -27,10 +27,10 @@ MAX_ERROR_BYTES = 8_192
 async def submit(
     store: SessionStateStore, agents: AgentRegistry, submission: SubmitAnswer, *, max_result_bytes: int
 ) -> AnswerOutcome:
-    """Store an answer; a durable write and nothing else.
+    """Store an answer; this is a durable write and nothing else.
 
     Raises:
-        InvalidInputError: it is no answer, or contradicts itself.
+        InvalidInputError: it is not an answer, or contradicts itself.
     """
     cure = "give ApprovalAnswer(approved=…) or ToolAnswer(result=…)"
     check_input(submission.answer, ToolAnswer | ApprovalAnswer | AnsweredElsewhere, "answer", cure)
@@ -59,7 +59,7 @@ def _check_says_one_thing(answer: KnownAnswer) -> None:
 async def _moving_expiry(
     store: SessionStateStore, agents: AgentRegistry, call: PendingCall | None, submission: SubmitAnswer
 ) -> SubmitAnswer:
-    """The answer, with the new expiry of a session that lives on because somebody takes part in it."""
+    """The answer, with a new expiry for its session, which lives on because someone takes part in it."""
     if call is None:
         return submission
     root = await store.load_state(call.root_session_id)
@@ -77,7 +77,7 @@ async def _problem(
     submission: SubmitAnswer,
     max_result_bytes: int,
 ) -> str | None:
-    """Why an answer cannot be used, or None. One that is not expected any more is the store's to judge."""
+    """Why an answer cannot be used, or None. Answers that are no longer expected are left for the store to judge."""
     if call.state not in ("waiting", "expired"):
         return None
     match submission.answer:
@@ -88,13 +88,13 @@ async def _problem(
         case ApprovalAnswer(reason=str() as reason) if len(reason.encode()) > MAX_ERROR_BYTES:
             return f"the reason has more than {MAX_ERROR_BYTES} bytes"
         case ApprovalAnswer(edited_input=dict() as edited) if len(encode(edited)) > max_result_bytes // 2:
-            # It stands beside the call's result, which would be refused with it, after the tool had run.
+            # It is stored beside the call's result; too large, it would have that refused after the tool ran.
             return f"the edited input has more than {max_result_bytes // 2} bytes"
         case _:
             pass
     session = await store.load_state(call.session_id)
     if is_elsewhere(session):
-        # Its service knows the tool; an agent of the same name here is another one.
+        # The other service knows the tool; an agent of the same name here is a different one.
         return None
     agent = await find_agent(store, agents, session)
     tool = agent.find_tool(call.tool_name) if agent is not None else None

@@ -1,4 +1,4 @@
-"""What becomes of workspaces whose sessions end for good: they are deleted with them."""
+"""Deleting workspaces together with sessions that end for good."""
 
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -14,10 +14,10 @@ from helix_agents.ports.workspaces import WorkspaceProvider
 
 
 def workspace_providers(agents: Iterable[AnyAgent]) -> dict[str, WorkspaceProvider]:
-    """Where the workspaces of some agents come from, by the names that sessions have of them.
+    """The workspace providers of these agents, by the names that sessions use for them.
 
     Raises:
-        DefinitionError: two that are not equal have one name.
+        DefinitionError: two different providers have the same name.
     """
     found: dict[str, WorkspaceProvider] = {}
     for agent in agents:
@@ -27,8 +27,8 @@ def workspace_providers(agents: Iterable[AnyAgent]) -> dict[str, WorkspaceProvid
         if found.setdefault(provider.provider_id, provider) != provider:
             raise DefinitionError(
                 f"Agent {agent.name!r}",
-                f"another provider of workspaces is called {provider.provider_id!r}, too, and sessions refer to it by "
-                "that; share one between the agents, or give one of them name=….",
+                f"another provider of workspaces is also called {provider.provider_id!r}, and sessions refer to it by "
+                "that name; share one between the agents, or give one of them name=….",
             )
     return found
 
@@ -36,8 +36,9 @@ def workspace_providers(agents: Iterable[AnyAgent]) -> dict[str, WorkspaceProvid
 async def delete_workspaces(
     store: SessionStateStore, session: SessionState, providers: Mapping[str, WorkspaceProvider]
 ) -> int:
-    """Delete the workspaces of a session and of all sessions below it, with their snapshots; says how many snapshots
-    went. Whoever opened one may have died before that was written down, so providers are asked for it, too."""
+    """Delete the workspaces of a session and of all sessions below it, with their snapshots; returns how many snapshots
+    were deleted. A process may have opened a workspace and died before that was recorded, so providers are asked
+    too."""
     if not providers and session.workspace_ref is None:
         return 0
     count = 0
@@ -53,6 +54,15 @@ async def delete_workspaces(
     return count
 
 
+async def workspaces_of_others(
+    store: SessionStateStore, session: SessionState, providers: Mapping[str, WorkspaceProvider]
+) -> tuple[WorkspaceRef, ...]:
+    """Workspaces of a session and of all sessions below it that would be left behind, because no given provider has
+    them."""
+    own = [each.workspace_ref async for each in _tree(store, session) if owns(each, each.workspace_ref)]
+    return tuple(ref for ref in own if ref is not None and ref.provider_id not in providers)
+
+
 async def _delete(provider: WorkspaceProvider, session: SessionState, ref: WorkspaceRef | None) -> int:
     kept = await provider.snapshots.list(ref) if ref is not None and "snapshot" in provider.capabilities else ()
     await provider.delete(owner_of(session), ref)
@@ -60,7 +70,7 @@ async def _delete(provider: WorkspaceProvider, session: SessionState, ref: Works
 
 
 async def _tree(store: SessionStateStore, session: SessionState) -> AsyncGenerator[SessionState]:
-    """A session, and all below it; those it is not the root of, it is found by their parents."""
+    """A session and all sessions below it. They are found by their parents, because the session need not be a root."""
     yield session
     ahead = [session.session_id]
     for above in ahead:

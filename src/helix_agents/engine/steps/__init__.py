@@ -1,1 +1,1 @@
-"""The bodies of the four effects: opening a run, asking the model, running a tool, committing the step."""
+"""The bodies of the four effects: opening a run, asking the model, running a call, committing the step."""

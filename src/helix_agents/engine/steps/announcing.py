@@ -1,4 +1,4 @@
-"""What readers of the stream are told about a commit: before it, riding in it, and after it."""
+"""What readers of the stream are told about a commit: before it, with it, and after it."""
 
 import msgspec
 
@@ -8,6 +8,7 @@ from helix_agents.domain.chunks import (
     Output,
     RunInterrupted,
     RunPaused,
+    StatePatch,
     StepCommitted,
     StreamChunk,
     ToolApprovalRequest,
@@ -16,12 +17,14 @@ from helix_agents.domain.chunks import (
 from helix_agents.domain.commits import Committed, told_of
 from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.writes import apply_writes, changed_by_several
 from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.patches import values_patch
 from helix_agents.engine.steps.step_work import CANCELLED, StepWork
 
 
 async def announce_end(scope: RunScope, work: StepWork) -> None:
-    """How the run ends, as chunks that become visible with its last commit."""
+    """Write how the run ends, as chunks that become visible with its last commit."""
     step = work.batch.step
     for call in work.pending:
         if work.batch.round == 0 or call.tool_call_id in scope.unknown:
@@ -38,20 +41,28 @@ async def announce_end(scope: RunScope, work: StepWork) -> None:
         await scope.show(scope.chunk(ErrorChunk, step, error=error, code=code, retryable=retryable))
 
 
+async def announce_merges(scope: RunScope, work: StepWork) -> None:
+    """Write the final values of fields that several calls changed: each call told readers only its own version."""
+    keys = changed_by_several(work.ops)
+    if keys:
+        state = apply_writes(scope.custom_state, work.ops)
+        await scope.show(scope.chunk(StatePatch, work.batch.step, patch=values_patch(state, keys)))
+
+
 async def announce_commit(scope: RunScope, work: StepWork, committed: Committed) -> None:
-    """The step's chunks are final: its messages are in the store."""
+    """Tell readers that the step's chunks are final because its messages are in the store."""
     for marker in told_of(committed, commit_markers(scope, work)):
         try:
             await scope.writer.write(marker)
         except ChunkTooLargeError:
-            # A step can warn of more than fits a chunk; that it is committed has to be told all the same.
+            # A step can have more warnings than fit into a chunk; that it is committed must be told all the same.
             if not isinstance(marker, StepCommitted):
                 raise
             await scope.writer.write(msgspec.structs.replace(marker, warnings=()))
 
 
 def commit_markers(scope: RunScope, work: StepWork) -> tuple[StreamChunk, ...]:
-    """What readers are told of a commit, blank where only the commit itself can tell."""
+    """The chunks about a commit, with blanks for what only the commit itself can fill in."""
     step = work.batch.step
     return (
         scope.chunk(StepCommitted, step, step_id=work.step_id, checkpoint_id="", message_count=0),

@@ -1,4 +1,4 @@
-"""Calls that somebody else answers: what an answer, a refusal, a timeout or a new message makes of them."""
+"""Calls that are answered from outside: what an answer, a refusal, a timeout or a new message makes of them."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ NOT_IN_TIME = "nobody decided in time"
 
 
 async def run_answered(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
-    """Go on with a call that waits for somebody, as far as the answer reaches."""
+    """Continue a call that waits for an answer, as far as the answer allows."""
     waiting = CallOutcome(tool_call_id=planned.tool_call_id, state="waiting")
     if batch.round == 0:
         return waiting
@@ -60,15 +60,16 @@ async def _run_approved(
     row: PendingCall,
     edited: dict[str, JSON] | None,
 ) -> CallOutcome:
-    """The decision is for exactly this input; it is used up in the transaction that starts the tool."""
+    """Run an approved call. The approval is for exactly this input; the transaction that starts the tool consumes
+    it."""
     try:
         values = tool.parse(row.input if edited is None else edited)
     except HelixError as problem:
         known = await begun_result(scope, planned)
         return await _settle(scope, batch, known or refused_input(_named(planned), str(problem)))
-    # A decision that was used up allows no second run: who died in the first one leaves another question.
+    # A consumed approval allows no second run: if a process died in the first one, a new question must be answered.
     rerun = row.reason == UNKNOWN_OUTCOME and row.state == "answered"
-    # Another input than the one that was shown is another call: what was shown does not speak for it.
+    # With an edited input it is a different call, and the preview of the original does not apply to it.
     preview = row.preview if edited is None else None
     is_edited = edited is not None or row.edited
     approval = Approval(approval_id=row.approval_id or "", preview=preview, edited=is_edited)
@@ -86,7 +87,7 @@ async def _settle(scope: RunScope, batch: Batch, result: RestingResult, row: Pen
 
 
 def _waited(scope: RunScope, step: int, row: PendingCall) -> tuple[UsageEntry, ...]:
-    """How long the call waited, from the commit that suspended to the answer or the deadline."""
+    """How long the call waited, from the commit that suspended it to the answer or the deadline."""
     until = row.answered_at if row.answered_at is not None else row.expired_at
     if until is None:
         return ()
@@ -112,7 +113,7 @@ def _answered(planned: PlannedCall, tool: Tool[..., Any], row: PendingCall, give
 
 
 def answered_message(row: PendingCall, given: ToolAnswer) -> ToolMessage:
-    """What a client, or who knows what became of a call, gave as its result."""
+    """The result that a client gave, or a person who knows what became of the call."""
     failed = given.error is not None
     return ToolMessage(
         tool_call_id=row.tool_call_id,
@@ -124,7 +125,7 @@ def answered_message(row: PendingCall, given: ToolAnswer) -> ToolMessage:
 
 
 def decision_on(row: PendingCall) -> ApprovalAnswer | None:
-    """What was decided about an approval, by somebody or by its deadline, if that is what became of the call."""
+    """The decision on an approval, by a person or by its deadline; None if the call ended in another way."""
     if row.state == "dropped":
         return None
     decision = row.answer if isinstance(row.answer, ApprovalAnswer) else None
@@ -160,7 +161,7 @@ def _given_up(planned: PlannedCall, row: PendingCall) -> RestingResult:
 
 
 def abandoned(planned: PlannedCall) -> ToolMessage:
-    """What the model is told of a call that the user went on without."""
+    """What the model is told about a call that the user abandoned by sending a new message."""
     return ToolMessage(
         tool_call_id=planned.tool_call_id,
         tool_name=planned.tool_name,
@@ -171,12 +172,12 @@ def abandoned(planned: PlannedCall) -> ToolMessage:
 
 
 def tool_is_gone(call: ToolCall) -> RestingResult:
-    """The tool existed when the call was made; a deploy took it away."""
+    """The tool existed when the call was made; a deploy removed it."""
     return _error(call, f"Tool {call.name!r} is no longer available.", "unknown_tool_since_deploy")
 
 
 def refused_input(call: ToolCall, sentence: str) -> RestingResult:
-    """The tool took this input when the call was made; a deploy changed its parameters."""
+    """The tool accepted this input when the call was made; a deploy changed its parameters."""
     return _error(call, sentence, "input_refused_since_deploy")
 
 

@@ -45,11 +45,11 @@ _FAILURES = (
     BudgetExhaustedError,
     PriceUnknownError,
 )
-"""What fails a run that cannot ask its model."""
+"""Errors that fail the run because its model cannot be asked."""
 
 
 async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
-    """Get this step's reply; one that was recorded before is not bought again."""
+    """Get this step's reply; a reply that is already recorded is not bought again."""
     recorded = await scope.desk.find_reply(scope.step_id(ask.step))
     if recorded is not None:
         return recorded.as_answer()
@@ -66,13 +66,13 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
     except HelixError:
         raise
     except (Exception, ControlFlow) as problem:
-        # An adapter or an instruction function broke: asking again would break it again.
+        # An adapter or an instruction function is broken: asking again would fail again.
         log_exception("model.broken", problem, session_id=scope.session.session_id, step=ask.step)
         return await _failed(scope, ask, Failure("internal_error", f"{type(problem).__name__}: {said_by(problem)}"))
 
 
 class _Asking:
-    """One question to the model: what instructions and hooks see, and what they change and count."""
+    """One question to the model: the context that instructions and hooks see, and what they change and count."""
 
     def __init__(self, scope: RunScope, step: int) -> None:
         self.scope = scope
@@ -81,12 +81,14 @@ class _Asking:
         self.look_again()
 
     def look_again(self) -> None:
-        """Begin from the state as it is after what hooks wrote meanwhile, all of which is noted."""
+        """Start again from the current state, which now includes the writes that hooks have noted meanwhile."""
         self.draft = self.scope.draft()
         self.context = self.scope.context(self.step, self.draft, self.notes)
 
 
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
+    """Prepare the request, ask the model and leave the planned reply at the desk. If a stop cuts the call, what was
+    streamed so far is left there instead."""
     await check_budgets(scope)
     await tell_finished_companions(scope, step)
     asking = _Asking(scope, step)
@@ -140,7 +142,7 @@ async def _request(asking: _Asking, messages: Sequence[Message]) -> ModelRequest
 
 
 async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply:
-    """The reply with what follows from it: hooks have heard of it, its calls are planned, what it took is counted."""
+    """The reply with its consequences: its hooks have run, its calls are planned, and its usage is counted."""
     scope, step, reply, tokens = asking.scope, asking.step, done.reply, done.usage
     took = scope.services.clock.now_ms() - begun
     name = _answered_by(scope, done)
@@ -170,14 +172,13 @@ def _answered_by(scope: RunScope, done: ReplyDone) -> str:
 
 
 def _metadata(scope: RunScope, reply: AssistantMessage) -> dict[str, JSON]:
-    """That a summary was asked for in vain stands in the transcript: whoever goes on does not ask in every step."""
+    """Record in the transcript that a summary could not be made, so that later steps do not ask for it each time."""
     failed_at = None if scope.shown is None else scope.shown.failed_at
     return reply.metadata if failed_at is None else {**reply.metadata, NOT_SUMMARISED: failed_at}
 
 
 def _told(scope: RunScope, begun: int) -> dict[str, Any]:
-    """What the model was told before it replied, which the commit makes part of the transcript, and which try it was
-    that asked."""
+    """What the model was told before it replied, for the commit to add to the transcript, and which try asked."""
     return {
         "writer": scope.writer.writer,
         "begun_at": begun,
@@ -188,7 +189,7 @@ def _told(scope: RunScope, begun: int) -> dict[str, Any]:
 
 
 async def _surrounded(asking: _Asking, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
-    """Ask within what hooks put around it."""
+    """Ask the model inside the hooks that surround model calls."""
     scope = asking.scope
     clock, name = scope.services.clock, scope.model.name
     begun = clock.now_ms()
@@ -205,7 +206,7 @@ async def _surrounded(asking: _Asking, request: ModelRequest, stream: ReplyStrea
 
 
 async def _with_retries(asking: _Asking, request: ModelRequest, stream: ReplyStream) -> ReplyDone:
-    """Ask until there is a reply or no hope of one; what a failed call said is discarded for every reader."""
+    """Ask until there is a reply or no hope of one. What a failed call streamed is discarded for every reader."""
     scope, step = asking.scope, asking.step
     options = scope.services.options
     failures = 0

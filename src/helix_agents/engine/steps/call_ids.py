@@ -14,9 +14,9 @@ _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 class CallIds:
     """Remembers the ids a session has used and renames what a provider repeats.
 
-    At the root a provider's id is kept and a repeat becomes `<id>_<n>`; in a child every id carries the child's suffix,
-    so that two children whose providers both say `call_0` do not meet. The messages are read when the first id is
-    claimed: a turn that calls nothing does not look through its history.
+    At the root a provider's id is kept and a repeat becomes `<id>_<n>`. In a child every id carries the child's suffix,
+    so that two children whose providers both say `call_0` do not collide. The messages are read when the first id is
+    claimed: a turn without calls does not scan its history.
     """
 
     def __init__(self, messages: Sequence[Message] = (), *, suffix: str | None = None) -> None:
@@ -29,7 +29,7 @@ class CallIds:
         return {call.id for each in calls for call in each}
 
     def claim(self, provider_id: str) -> ToolCallId:
-        """An id nobody used, as close to the provider's as can be."""
+        """An unused id, as close to the provider's as possible."""
         plain = _FOREIGN.sub("_", provider_id) or "call"
         name = plain[: MAX_LENGTH - len(self._suffix)] + self._suffix
         number = 1

@@ -1,4 +1,4 @@
-"""The commit effect: hooks of the settled batch, the step's outcome, and then one write that makes it durable."""
+"""The commit effect: run the hooks of the settled batch, work out the outcome, and store the step in one write."""
 
 import logging
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ from helix_agents.engine.effects import (
 )
 from helix_agents.engine.log import log_event
 from helix_agents.engine.scope import RunScope, step_id_of
-from helix_agents.engine.steps.announcing import announce_commit, announce_end, commit_markers
+from helix_agents.engine.steps.announcing import announce_commit, announce_end, announce_merges, commit_markers
 from helix_agents.engine.steps.answers import refused_input, tool_is_gone
 from helix_agents.engine.steps.ending import rest_of
 from helix_agents.engine.steps.executing import after_tool
@@ -73,7 +73,7 @@ _NO_REPLY = AssistantMessage()
 
 
 async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
-    """Make a step durable and tell readers; says how the run goes on."""
+    """Make a step durable and tell readers; says how the run continues."""
     work = await _gather(scope, request)
     try:
         await _tell_batch_hooks(scope, work)
@@ -84,6 +84,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     if work.ended in ("failed", "interrupted"):
         await end_children(scope, request.batch)
     await _check_finish(scope, work)
+    await announce_merges(scope, work)
     await _tell_end(scope, work)
     try:
         committed = await _store_what_fits(scope, work)
@@ -99,7 +100,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
 
 
 async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
-    """What the step produced; of a later round the results that were held, too."""
+    """Collect what the step produced; in a later round also the results that earlier rounds kept."""
     batch = request.batch
     step_id = scope.step_id(batch.step)
     reply = await scope.desk.find_reply(step_id) if batch.round == 0 else None
@@ -124,10 +125,10 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
 
 
 def _check_whole(request: CommitRequest, work: StepWork) -> None:
-    """What the loop was told of has to be here; a run that was stopped or failed may be without a reply.
+    """Check that everything the loop was told of is here. A run that was stopped or failed may have no reply.
 
     Raises:
-        StepLost: it is not.
+        StepLost: something is missing.
     """
     needs_reply = request.batch.round == 0 and not isinstance(request.outcome, Stop | Fail)
     if needs_reply and work.reply is None:
@@ -137,7 +138,8 @@ def _check_whole(request: CommitRequest, work: StepWork) -> None:
 
 
 async def _held(scope: RunScope, batch: OpenBatch, step_id: str) -> dict[ToolCallId, ToolMessage]:
-    """Results of earlier rounds. An output that was handed in there may be none any more, since a deploy."""
+    """Results of earlier rounds. An output that was handed in there is validated again, because a deploy may have
+    changed the output type."""
     staged = await scope.services.store.get_staged_changes(scope.session.session_id, step_id)
     held = held_results(staged)
     handed_in = {each.tool_call_id for each in batch.calls if each.kind == "finish"} & held.keys()
@@ -147,7 +149,7 @@ async def _held(scope: RunScope, batch: OpenBatch, step_id: str) -> dict[ToolCal
 
 
 def _refused_output(agent: AnyAgent, call: ToolCall) -> RestingResult | None:
-    """Why what was handed in is no output of the agent, if it is none."""
+    """Why the arguments of a `__finish__` call are not a valid output of the agent; None if they are."""
     if agent.output_type is None:
         return tool_is_gone(call)
     try:
@@ -158,7 +160,7 @@ def _refused_output(agent: AnyAgent, call: ToolCall) -> RestingResult | None:
 
 
 async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
-    """Hooks that waited for the whole batch, in call order; what they write is part of this commit."""
+    """Run the hooks that waited for the whole batch, in call order; what they write is part of this commit."""
     wants = scope.hooks.wants
     if not (wants("on_message") or wants("after_tool") or wants("on_tool_refused")):
         return
@@ -196,8 +198,11 @@ def _errand(scope: RunScope, work: StepWork, call: PlannedCall) -> str | None:
 
 
 async def _check_finish(scope: RunScope, work: StepWork) -> None:
-    """A tool whose changes of the state do not go with what others made of it meanwhile has not finished the run; who
-    hears of an end must not hear of that one. What others do from here on, the commit finds."""
+    """Undo the end of a run whose `finish_with` tool made state changes that do not fit what others have written
+    meanwhile.
+
+    This is checked before hooks and readers hear of the end. The commit itself catches what others write after this.
+    """
     while work.ended == "completed" and any(result.finishes and result.writes for result in work.new):
         stored = await scope.services.store.load_state(scope.session.session_id)
         refused = _refusal(scope, work, stored.custom_state)
@@ -210,7 +215,7 @@ async def _check_finish(scope: RunScope, work: StepWork) -> None:
 def _refusal(
     scope: RunScope, work: StepWork, state: Mapping[str, JSON]
 ) -> StateSizeExceededError | InvalidWriteError | None:
-    """What the store would have against the step's writes to this state."""
+    """Why the store would refuse the step's writes to this state; None if it would not."""
     session_id, most = scope.session.session_id, scope.services.store.limits.state_bytes
     keys = tuple(dict.fromkeys(op.key for op in work.ops))
     try:
@@ -223,7 +228,7 @@ def _refusal(
 
 
 async def _tell_end(scope: RunScope, work: StepWork) -> None:
-    """How the run ends is decided: hooks and capabilities hear of it before the commit, readers with it."""
+    """Tell hooks and capabilities how the run ends before the commit; readers learn it with the commit."""
     await _tell_end_hooks(scope, work)
     if scope.agent.memory is not None and work.ended == "completed":
         await learn(scope, work)
@@ -233,7 +238,7 @@ async def _tell_end(scope: RunScope, work: StepWork) -> None:
 
 
 async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
-    """The last hooks of a run, whose writes are part of its last commit; how it ends is decided."""
+    """Run the last hooks of a run. Their writes join its last commit, but they can no longer change how it ends."""
     counted = {"step_count": work.batch.step, "duration_ms": scope.services.clock.now_ms() - scope.run.started_at}
     event: HookEvent | None = None
     if work.ended == "completed":
@@ -251,7 +256,7 @@ async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
         return
     try:
         if scope.hooks.wants("on_tool_unsettled"):
-            # What was cut while it ran has heard of its end.
+            # A call that was cut while it ran is left out: the hooks around it have seen it end.
             for call in (each for each in work.batch.unsettled if each.tool_call_id not in work.results):
                 await _tell(scope, work, _unsettled(scope, work, call))
         await _tell(scope, work, event)
@@ -260,7 +265,8 @@ async def _tell_end_hooks(scope: RunScope, work: StepWork) -> None:
 
 
 def _unsettled(scope: RunScope, work: StepWork, call: PlannedCall) -> ToolUnsettledEvent:
-    """A call that the run leaves open, or leaves; it was begun when the model had asked for it, or with the run."""
+    """The event for a call that the run leaves without a result. Its duration counts from the model's reply, or from
+    the start of the run if that is later."""
     spent = (
         None if work.reply is None else next((entry for entry in work.reply.usage if entry.tokens is not None), None)
     )
@@ -278,6 +284,7 @@ def _unsettled(scope: RunScope, work: StepWork, call: PlannedCall) -> ToolUnsett
 
 
 async def _tell(scope: RunScope, work: StepWork, event: HookEvent) -> None:
+    """Run hooks on the state with this commit's writes so far; what they change and count joins the commit."""
     left = await scope.fire_with_draft(work.batch.step, event, *work.writes[len(scope.carried) :])
     if left.writes:
         work.writes.append(left.writes)
@@ -285,7 +292,7 @@ async def _tell(scope: RunScope, work: StepWork, event: HookEvent) -> None:
 
 
 async def _store_what_fits(scope: RunScope, work: StepWork) -> Committed:
-    """Store the step; without the state writes that the store refuses, if there are any."""
+    """Store the step, without the state writes that the store refuses, if there are any."""
     try:
         return await _store(scope, work)
     except (StateSizeExceededError, InvalidWriteError) as refused:
@@ -294,7 +301,7 @@ async def _store_what_fits(scope: RunScope, work: StepWork) -> Committed:
         stored = await scope.services.store.load_state(scope.session.session_id)
         if not _drop_writes(scope, work, refused, stored.custom_state):
             return await _store(scope, work)
-    # The tool that was to finish the run has failed with its writes, so that is not how it ends.
+    # The tool that was to finish the run lost its writes and with them its success, so the run does not end that way.
     decide(scope, work)
     await _tell_end(scope, work)
     return await _store_what_fits(scope, work)
@@ -306,18 +313,18 @@ def _drop_writes(
     refused: StateSizeExceededError | InvalidWriteError,
     stored: dict[str, JSON],
 ) -> bool:
-    """Go on without the writes that do not fit what is stored; says whether what finished the run went with them."""
-    # It may not be what the run has in hand: others may change the state, too.
+    """Drop the writes that do not fit the stored state; returns whether the run's end was dropped with them."""
+    # The stored state may differ from the one this run holds: others may change it as well.
     scope.take_state(stored)
     finished_nothing = work.drop_writes(refused, stored)
     if scope.migration and scope.migration not in work.writes:
-        # The session would be of a version that its state is not of.
+        # The session would claim a version that its state does not have.
         raise refused
     return finished_nothing and work.ended == "completed"
 
 
 async def _store(scope: RunScope, work: StepWork) -> Committed:
-    """The one write; where stream and state share a backend, the step's chunks ride in it."""
+    """The one write. If stream and state share a backend, the step's chunks are part of it."""
     store = scope.services.store
     session_id = scope.session.session_id
     step = work.batch.step
@@ -328,7 +335,7 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     await scope.emitted()
     if scope.services.chunks_ride_in_commits:
         async with scope.writer.take() as stream:
-            # Where everything was stored before, no chunk rides, and the checkpoint answers for what there is.
+            # If every chunk was already stored, none rides along; the checkpoint still covers the stream up to here.
             meta = CheckpointMeta(step_id=work.step_id, step_count=step, stream_sequence=scope.writer.sequence)
             end = _stream_end(scope, work)
             last = stream if end is None else stream or _nothing_more(scope)
@@ -340,7 +347,7 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
 
 
 def _stream_end(scope: RunScope, work: StepWork) -> StreamEnd | None:
-    """The end of a run is the end of its stream; a child's words stand in the stream of its root, which goes on."""
+    """The end of a run is the end of its stream. A child writes to its root's stream, which continues."""
     if work.ended is None or scope.parent is not None:
         return None
     run = updated(scope.run, _run_update(work), scope.services.clock.now_ms())
@@ -348,7 +355,7 @@ def _stream_end(scope: RunScope, work: StepWork) -> StreamEnd | None:
 
 
 def _nothing_more(scope: RunScope) -> StreamAppend:
-    """Everything was stored before: the stream ends without another chunk of the run."""
+    """Every chunk was already stored: the stream ends without another one."""
     run = scope.run
     return StreamAppend(
         stream_id=scope.stream_id, run_id=run.run_id, attempt=run.attempt, writer=scope.writer.writer, chunks=()
@@ -363,7 +370,7 @@ def _commit(
     stream_end: StreamEnd | None = None,
 ) -> StepCommit:
     gives_up = work.stopped or work.failure is not None
-    # An answer to a call that is not carried out any more is used up with it: nobody else comes for it.
+    # An answer to a call that will no longer run is consumed with it, because nothing else will.
     left = work.batch.unsettled if gives_up else ()
     return StepCommit(
         fence=scope.run.fence,
@@ -402,12 +409,12 @@ def _run_update(work: StepWork) -> RunUpdate:
 
 
 def _recorded_once(work: StepWork) -> tuple[ToolCallId, ...]:
-    """Calls whose ledger entries are done with: this commit stores their results, in the transcript or beside it."""
+    """Calls whose ledger entries are no longer needed, because this commit stores their results."""
     return tuple(result.message.tool_call_id for result in work.new if result.once)
 
 
 def _ref_updates(scope: RunScope, work: StepWork) -> tuple[SubSessionRefUpdate, ...]:
-    """Children whose results this commit records: the reference's end and the call's result are one write."""
+    """The children that are over with this commit: the reference's end and the call's result are one write."""
     results = (result.child for result in work.new if result.child is not None)
     left = work.batch.unsettled if work.ended in ("failed", "interrupted") else ()
     let_go = (
@@ -415,11 +422,11 @@ def _ref_updates(scope: RunScope, work: StepWork) -> tuple[SubSessionRefUpdate, 
         for call in left
         if (child := _child_left(scope, call)) is not None
     )
-    return (*scope.settled_companions, *results, *let_go)
+    return (*scope.forgotten_children, *scope.settled_companions, *results, *let_go)
 
 
 def _child_left(scope: RunScope, call: PlannedCall) -> SessionId | None:
-    """Who worked or waited for a call that gets no result from it."""
+    """The child that worked or waited for a call which now gets no result from it."""
     if call.tool_call_id in scope.companion_waits:
         return scope.companion_waits[call.tool_call_id].child_session_id
     return call.child_session_id if call.kind in DELEGATED else None
@@ -435,19 +442,20 @@ def _usage(scope: RunScope, work: StepWork) -> tuple[UsageEntry, ...]:
 
 
 def _conflicts(work: StepWork) -> tuple[MergeWarning, ...]:
-    """Changes that did not stand. A tool that finishes has seen those of all others, and changes them knowingly."""
+    """Changes that another call of the step overwrote. `finish_with` tools are left out: they have seen the changes of
+    all others and overwrite them knowingly."""
     finishing = {call.tool_call_id for call in work.batch.calls if call.kind == "finish_with"}
     return merge_warnings([op for op in work.ops if op.tool_call_id not in finishing])
 
 
 async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None:
-    """Bring what the scope holds in line with the store, and announce the commit."""
+    """Bring the scope in line with the store, and announce the commit."""
     for warning in _conflicts(work) if committed.warnings else ():
         about = {"session_id": scope.session.session_id, "key": warning.key, "tool_call_ids": warning.tool_call_ids}
         log_event("state.merge_conflict", logging.WARNING, **about)
     if work.suspended:
         log_event("client_tool.suspended", session_id=scope.session.session_id, run_id=scope.run.run_id)
-    # The model has seen the notices already; they are in the transcript in hand.
+    # The model has already seen the notices, so they are in this scope's transcript.
     fresh = work.messages[len(scope.notices) :]
     scope.transcript.extend(fresh)
     scope.session = msgspec.structs.replace(
@@ -459,14 +467,14 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
         **{**work.record, "status": committed.status},
     )
     if committed.status == "paused" and work.ended is None:
-        # An operator paused the session while the step went on: the run stops before its next one.
+        # An operator paused the session during the step: the run stops before its next one.
         scope.stop.request()
     if committed.again:
-        # It is an answer or a stop that keeps the run going.
+        # Either an answer or a stop request kept the run from suspending.
         await look_for_stop(scope.services.store, scope.session.session_id, scope.stop)
     scope.step_done(work.ops)
     if isinstance(scope.writer, ComingWriter):
-        # It took this commit's chunks, so it is there.
+        # This commit took its chunks, so the writer has arrived.
         scope.writer = await scope.writer.arrived()
     scope.stream_ended = committed.stream_ended
     if not committed.stream_ended:

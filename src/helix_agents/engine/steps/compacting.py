@@ -1,4 +1,4 @@
-"""Keeping a conversation within what its model can read: the oldest part is summarised, once, and kept all the same."""
+"""Keeping a conversation within what its model can read: the oldest part is summarised once, and stays stored."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -24,9 +24,9 @@ from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.shown import BYTES_PER_TOKEN, Shown, about_tokens
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
-# A summary of less than this part of the whole is not worth a question.
+# The threshold divided by this is the least number of tokens that is worth summarising.
 LEAST_GAIN = 8
-# By this part of what is too much a conversation has to grow before a summary is asked for that could not be made.
+# After a failed summary, the conversation must grow by the threshold divided by this before another is tried.
 GROWTH = 4
 # How often the part to be summarised is halved because it is itself more than the model reads.
 MOST_HALVINGS = 5
@@ -38,7 +38,7 @@ _LATEST = "What the user said last before this, word for word:"
 
 
 async def messages_to_show(scope: RunScope, shown: Shown, step: int) -> Sequence[Message]:
-    """What the model is shown in this step; where that would be too much, the oldest part is summarised first."""
+    """The messages that the model sees in this step; if they would be too many, the oldest part is summarised first."""
     compaction = scope.agent.compaction
     shown.follow()
     if compaction is not None and shown.tokens > compaction.above_tokens and not _was_asked_for(shown, compaction):
@@ -49,13 +49,13 @@ async def messages_to_show(scope: RunScope, shown: Shown, step: int) -> Sequence
 
 
 def _was_asked_for(shown: Shown, compaction: Compaction) -> bool:
-    """Whether nobody could make a summary of about the same messages: who is down is not asked in every step."""
+    """Whether a summary of about the same messages failed before: a model that is down is not asked in every step."""
     return shown.failed_at is not None and shown.tokens < shown.failed_at + compaction.above_tokens // GROWTH
 
 
 async def fewer_messages(scope: RunScope, shown: Shown, step: int, written: StepWrites) -> Sequence[Message] | None:
-    """What the model is shown after it refused the step as too long; None where it cannot be less. What hooks have
-    `written` in this step is kept with the summary, which comes after it."""
+    """The messages to show after the model refused the step as too long; None if they cannot be fewer. `written` is
+    what hooks have written in this step; it is kept with the summary, which comes after it."""
     compaction = scope.agent.compaction
     if compaction is None:
         return None
@@ -74,7 +74,7 @@ async def _compact(
     worth_tokens: int = 0,
     written: StepWrites = NO_WRITES,
 ) -> bool:
-    """Have the oldest messages summarised; the summary waits for the step's commit, and a repeated effect finds it.
+    """Have the oldest messages summarised. The summary waits for the step's commit, and a repeated effect finds it.
 
     Raises:
         FailRun: a hook wants the run to fail.
@@ -87,7 +87,7 @@ async def _compact(
     about: dict[str, Any] = {"session_id": scope.session.session_id, "step": step}
     summaries = _Summaries(scope, step, compaction, written)
     try:
-        # What is remembered is told again where it matters, as it is by then, if it is still there.
+        # Recollections are left out: they are told again when they matter, in their current form, if they still exist.
         text = await summaries.summarise([each for each in messages[:until] if not is_recollection(each)])
     except (Exception, ControlFlow) as problem:
         if isinstance(problem, FailRun) or (isinstance(problem, HelixError) and not isinstance(problem, ModelError)):
@@ -107,7 +107,7 @@ async def _compact(
 
 
 async def _gave_up(scope: RunScope, step: int, shown: Shown, summaries: "_Summaries") -> bool:
-    """There is no summary; what it took all the same is counted."""
+    """Record that there is no summary, and count what the attempt used."""
     shown.failed_at = shown.tokens
     spent = summaries.noted()
     if spent.usage or spent.writes:
@@ -116,8 +116,8 @@ async def _gave_up(scope: RunScope, step: int, shown: Shown, summaries: "_Summar
 
 
 class _Summaries:
-    """Whoever writes the summaries of one agent, what that took, and what hooks wrote that were told of it, after what
-    they had written before."""
+    """The model that writes an agent's summaries, what that used, and what the hooks around it wrote, after what they
+    had written before."""
 
     def __init__(self, scope: RunScope, step: int, compaction: Compaction, written: StepWrites) -> None:
         self._scope = scope
@@ -141,7 +141,7 @@ class _Summaries:
         )
 
     async def summarise(self, messages: Sequence[Message], halvings: int = MOST_HALVINGS) -> str:
-        """What was said, in short; what is too long for this model, too, is summarised in parts.
+        """A short account of what was said; messages that are too long for this model as well are summarised in parts.
 
         Raises:
             ModelError: there is no summary.
@@ -157,11 +157,11 @@ class _Summaries:
         return await self.summarise([UserMessage(content=begins, hidden=True), *messages[half:]], halvings - 1)
 
     def noted(self, *made: UserMessage) -> Note:
-        """What the commit has to know of it."""
+        """What the commit needs to know about it."""
         return Note(notices=made, usage=tuple(self._usage), writes=StepWrites(ops=tuple(self._written)))
 
     async def _ask(self, told: str) -> str:
-        # As text and without tools: there are providers that take no calls in a request that offers none.
+        # As text and without tools: some providers reject tool calls in a request that offers no tools.
         request = msgspec.structs.replace(self._request, messages=(UserMessage(content=told),))
         scope, name = self._scope, self._model.name
         await self._tell(BeforeLLMCallEvent(model=name, request=request, purpose="summary"))
@@ -200,7 +200,7 @@ def _is_spoken(message: Message) -> bool:
 
 
 def _latest_words(before: Sequence[Message], keep_tokens: int) -> str:
-    """What the model is working on, in the user's own words, however often it is summarised meanwhile."""
+    """The user's latest message verbatim, so that the model keeps its task in the user's own words."""
     said = next((each for each in reversed(before) if isinstance(each, UserMessage) and not each.hidden), None)
     if said is None:
         return ""
@@ -241,5 +241,5 @@ def _json(value: JSON) -> str:
 
 
 def _shortened(text: str, most: int = MOST_CHARACTERS_OF_A_RESULT) -> str:
-    """A long text by its two ends."""
+    """The beginning and the end of a long text."""
     return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"

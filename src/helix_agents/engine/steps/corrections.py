@@ -19,15 +19,15 @@ COMPANION_NOTICE = "companion_notice"
 """Marks the hidden message that tells a model what became of a companion."""
 
 LATE_ANSWER = "late_answer"
-"""Marks the hidden message that tells a model of an answer nobody waited for any more."""
+"""Marks the hidden message that tells a model of an answer that came too late."""
 
 _BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, SUMMARY, SKILLS, RECOLLECTION))
 
 
 class Corrections:
-    """Counts since the turn's own message; read from the transcript, so that a crash forgets nothing.
+    """Counts since the turn's own message, read from the transcript so that a crash forgets nothing.
 
-    The transcript is the one in hand, which grows with every commit; what is new in it is counted when somebody asks.
+    The transcript grows with every commit; its new messages are counted on demand.
     """
 
     def __init__(self, transcript: Sequence[Message]) -> None:
@@ -57,14 +57,14 @@ class Corrections:
             elif isinstance(message, UserMessage) and _is_reminder(message):
                 self._reminders += 1
             elif isinstance(message, UserMessage) and "helix" not in message.metadata:
-                # It waited behind open calls, and is the turn's own message from here on.
+                # This message waited behind open calls, and is the turn's own message from here on.
                 self._by_tool.clear()
                 self._reminders = 0
         self._counted = len(self._transcript)
 
 
 def _turn_start(transcript: Sequence[Message], end: int) -> int:
-    """Where what followed the turn's own message begins; that message is the last one before `end` that begins one."""
+    """The index after the turn's own message, which is the last message before `end` that starts a turn."""
     for place in range(end, 0, -1):
         message = transcript[place - 1]
         if isinstance(message, UserMessage) and message.metadata.get("helix") not in _BEGIN_NO_TURN:

@@ -1,4 +1,4 @@
-"""After a run's last commit: its stream ends as the run did, and its caller is told how it went."""
+"""After a run's last commit: its stream ends as the run did, and its caller learns how it went."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,7 +20,7 @@ from helix_agents.ports.streams import StreamManager, StreamWriter
 async def end_stream(
     streams: StreamManager, session: SessionState, run: RunRecord, writer: StreamWriter | None = None
 ) -> None:
-    """Bring a stream to the end that its run came to; idempotent, and nothing to a newer run's stream.
+    """Bring a stream to the end that its run came to; idempotent, and without effect on a newer run's stream.
 
     What the run's writer still holds is stored with the end.
     """
@@ -35,7 +35,7 @@ async def end_stream(
 
 
 def rest_of(run: RunRecord) -> StreamRest:
-    """How a run that is not going leaves its stream."""
+    """How a run that is no longer running leaves its stream."""
     if run.status in SUSPENDED:
         return StreamRest(status="paused")
     if run.status == "failed":
@@ -69,7 +69,7 @@ async def repair_stream(services: Services, run: RunRecord) -> None:
 
 
 def completed_result(agent: Agent[Any, OutputT, Any], run: RunRecord) -> Completed[OutputT]:
-    """The result of a run that completed, which nothing changes any more.
+    """The result of a run that completed; it never changes.
 
     Raises:
         ToolOutputError: the agent's output type has changed and refuses the stored output.
@@ -85,7 +85,7 @@ def completed_result(agent: Agent[Any, OutputT, Any], run: RunRecord) -> Complet
 async def result_of(
     services: Services, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId
 ) -> RunResult[OutputT] | None:
-    """How a run ended; None while it is going.
+    """How a run ended; None while it is running.
 
     Raises:
         RunNotFoundError: there is no such run.
@@ -112,7 +112,7 @@ async def result_of(
             error=run.error or session.error or "The run failed.",
             retryable=code in RETRYABLE,
         )
-    # What an earlier run waited for is over; what waits now belongs to the current one.
+    # What an earlier run waited for is over; what waits now belongs to the current run.
     is_current = session.current_run_id == run_id
     context = session.suspension_context if is_current else None
     calls = session.pending_client_tool_calls.values() if is_current else ()

@@ -1,4 +1,4 @@
-"""Running a tool's function and making a result of whatever happens."""
+"""Running a tool's function and turning whatever happens into a result."""
 
 import asyncio
 from collections.abc import Mapping
@@ -51,9 +51,10 @@ async def execute(
     values: Mapping[str, Any],
     approval: Approval | None = None,
 ) -> RestingResult | None:
-    """Call the function and make a result of whatever happens; None when it was cut by a stop.
+    """Call the function and turn whatever happens into a result; None if a stop cut it.
 
-    Readers are told of it, unless nobody knows what happened: what follows from that is not decided here.
+    Readers are told the result, unless the tool says that its outcome is unknown: the caller decides what follows from
+    that.
     """
     given = tool.dump_input(values)
     if not scope.hooks.wants("around_tool"):
@@ -76,6 +77,7 @@ async def _execute(
     approval: Approval | None,
     around: Surroundings | None = None,
 ) -> RestingResult | None:
+    """The body of `execute`, inside the hooks around the tool if there are any."""
     step, call_id = batch.step, planned.tool_call_id
     earlier = await _earlier_writes(scope, batch, planned)
     draft = scope.draft(*earlier)
@@ -132,7 +134,7 @@ async def _call(
     given: JSON,
     around: Surroundings | None,
 ) -> tuple[Any, BaseException | None] | None:
-    """What the function returned, or what it raised, or a hook before it; None when it was cut by a stop."""
+    """What the function returned, or what it or a hook before it raised; None if a stop cut it."""
     returned: Any = None
     problem: BaseException | None = None
     limit = None if tool.timeout_ms is None else asyncio.timeout(tool.timeout_ms / 1000)
@@ -147,14 +149,14 @@ async def _call(
                 in_thread = scope.services.in_thread
                 returned = await tool.call(context, values, in_thread=in_thread, apart=scope.keeps_tools_apart)
         except (Exception, ControlFlow) as raised:
-            # A function may also meet somebody else's time limit, which is a problem like any other.
+            # A TimeoutError may also come from inside the function, which is a problem like any other.
             is_late = isinstance(raised, TimeoutError) and limit is not None and limit.expired()
             problem = _TookTooLong() if is_late else raised
     return None if cut.happened else (returned, problem)
 
 
 def after_tool(result: RestingResult, ran_by: RanBy, errand: str | None = None) -> AfterToolEvent:
-    """What hooks are told of a call that has its result."""
+    """The event that tells hooks of a call that has its result."""
     message = result.message
     return AfterToolEvent(
         tool_name=message.tool_name,
@@ -171,7 +173,7 @@ def after_tool(result: RestingResult, ran_by: RanBy, errand: str | None = None) 
 
 
 async def tell_before(scope: RunScope, batch: Batch, planned: PlannedCall, *events: HookEvent) -> None:
-    """Tell hooks of a call that no function of ours is run for; what they change and count, the commit takes.
+    """Run the hooks before a call that no function is run for; the commit takes what they change and count.
 
     Raises:
         FailRun: a hook wants the run to fail.
@@ -206,7 +208,8 @@ async def settle(scope: RunScope, batch: Batch, result: RestingResult) -> CallOu
 
 
 async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -> tuple[StepWrites, ...]:
-    """A tool that finishes sees what the others of its step wrote; the others start from the same committed state."""
+    """The writes that a tool sees: a `finish_with` tool sees those of the step's other calls, while the others start
+    from the same committed state."""
     if planned.kind != "finish_with":
         return ()
     step_id = scope.step_id(batch.step)
@@ -228,11 +231,10 @@ async def _state_writes(scope: RunScope, context: ToolContext[Any, Any], call_id
 
 
 def _check_size(scope: RunScope, tool: str, content: JSON, beside: JSON, writes: tuple[StepWrites, ...]) -> None:
-    """Refuse here what the store would refuse later, so that only this call pays for it. The last of the writes are its
-    own."""
+    """Refuse here what the store would refuse later, so that only this call fails. The last writes are its own."""
     size, limit = len(encode(content)) + (len(encode(beside)) if beside else 0), scope.services.result_bytes
     if size > limit:
-        raise ToolOutputError(tool, f"the result has {size} bytes, at most {limit} are stored; return less")
+        raise ToolOutputError(tool, f"the result has {size} bytes, but at most {limit} are stored; return less")
     most = scope.services.store.limits.state_bytes
     if writes and most is not None:
         state = apply_writes(scope.custom_state, (op for each in writes for op in each.ops))
@@ -241,7 +243,7 @@ def _check_size(scope: RunScope, tool: str, content: JSON, beside: JSON, writes:
 
 
 def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: BaseException | None) -> ToolMessage:
-    """What the model is told. A traceback is for the log, not for the transcript."""
+    """What the model is told. A traceback goes to the log, not to the transcript."""
     code: str | None = None
     match problem:
         case None:
@@ -272,17 +274,17 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
 
 
 def _log(scope: RunScope, planned: PlannedCall, problem: BaseException) -> None:
-    """What is most likely a bug in the tool, for whoever wrote it."""
+    """Log what is most likely a bug in the tool, for its author."""
     log_exception("tool.failed", problem, tool=planned.tool_name, session_id=scope.session.session_id)
 
 
 def _text_of(scope: RunScope, problem: BaseException) -> str:
-    # Where it is stored, a control character takes six bytes, and more is stored around it.
+    # A control character takes six bytes when stored, and the message around the text needs room as well.
     return said_by(problem, scope.services.result_bytes // 8)
 
 
 async def announce(scope: RunScope, step: int, message: ToolMessage, writes: StepWrites) -> None:
-    """Tell readers what a call came to, unless they were told."""
+    """Tell readers the result of a call, unless they know it already."""
     about = {"tool_call_id": message.tool_call_id, "tool_name": message.tool_name}
     end = (
         scope.chunk(ToolError, step, **about, error=str(message.content), code=message.code)
@@ -295,5 +297,5 @@ async def announce(scope: RunScope, step: int, message: ToolMessage, writes: Ste
         patch = json_patch(writes, scope.custom_state)
         await scope.show(scope.chunk(StatePatch, step, patch=patch))
     with suppress(HelixError):
-        # A result too large for a chunk is in the transcript all the same.
+        # A result that is too large for a chunk is still in the transcript.
         await scope.writer.write(end)

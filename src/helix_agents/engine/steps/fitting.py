@@ -1,4 +1,4 @@
-"""State writes of calls that ran side by side: each fits the state it began with, all together may not."""
+"""State writes of calls that ran side by side: each fits the state it started from, but together they may not."""
 
 from collections.abc import Iterable
 
@@ -19,8 +19,8 @@ def fit_together(
 ) -> dict[ToolCallId, RestingResult]:
     """The results as they can be committed together, after what hooks wrote `before` them.
 
-    A state that its type refuses could never be loaded again: a call whose writes do not go with those of the calls
-    before it in `order` loses them, and its result says so.
+    A state that its type refuses could never be loaded again. A call whose writes do not fit those of the calls before
+    it in `order` therefore loses them, and its result says so.
     """
     writing = [results[call_id] for call_id in order if call_id in results and results[call_id].writes]
     if len(writing) + bool(before) < 2 or _refusal(scope, [before, *(each.writes for each in writing)]) is None:
@@ -36,7 +36,7 @@ def fit_together(
 
 
 def _refusal(scope: RunScope, writes: list[StepWrites]) -> InvalidStateError | None:
-    """What the state type has against the state after these writes, if anything."""
+    """Why the state type refuses the state after these writes; None if it does not."""
     try:
         _ = scope.draft(*writes).value
     except InvalidStateError as problem:
@@ -49,7 +49,7 @@ def _refusal(scope: RunScope, writes: list[StepWrites]) -> InvalidStateError | N
 def _without_writes(result: RestingResult, refused: InvalidStateError) -> RestingResult:
     message = msgspec.structs.replace(
         result.message,
-        content=f"{refused} Other calls of the same reply changed it, too.",
+        content=f"{refused} Other calls of the same reply changed it too.",
         error=True,
         code="tool_output_invalid",
     )

@@ -1,4 +1,4 @@
-"""Answers that came after a run had given up on them: the next one tells its model, once."""
+"""Answers that came after a run had given up on them: the next run tells its model, once."""
 
 import msgspec
 
@@ -13,12 +13,13 @@ from helix_agents.engine.steps.corrections import LATE_ANSWER
 
 
 async def with_late_answers(scope: RunScope, beginning: Note) -> Note:
-    """What the beginning of a run notes, with a hidden message for each answer that the model has not heard of.
+    """The opening note of a run, extended by a hidden message for each answer that the model has not heard of.
 
-    Its transcript says what it was told: who goes back to before a notice gets it again, and before the call none.
+    The transcript tells which ones it has heard of: after a rewind to before such a message the model is told again,
+    and after a rewind to before the call it is not.
     """
     is_root = scope.session.root_session_id == scope.session.session_id
-    # Only a root knows by itself whether anything was ever answered or timed out.
+    # Only a root can tell from its own record that nothing was ever answered or timed out.
     if is_root and not scope.session.completed_client_tool_calls:
         return beginning
     given_up = {

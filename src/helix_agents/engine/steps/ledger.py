@@ -1,4 +1,4 @@
-"""Tools that must not run twice: announced before they run, recorded after, and asked about when nobody knows."""
+"""`once` tools, which must not run twice: announced before they run, recorded after, asked about if in doubt."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,10 +38,13 @@ from helix_agents.ports.state_store import SessionStateStore
 
 T = TypeVar("T")
 
-# How long after a store did not answer it is asked again, in seconds; twice as long each time.
+# How long to wait before a store that did not answer is asked again, in seconds; doubled each time.
 _FIRST_WAIT = 0.1
-# How often a tool is run again that says itself, each time, that nobody knows what happened.
+# How often to rerun a tool that itself reports an unknown outcome each time.
 _MOST_RERUNS = 2
+# How many leases an intent may go without a renewal, although the clock says that it still lasts; a live owner renews
+# it several times in each.
+_STANDS_STILL = 4
 
 
 async def run_tool(
@@ -55,7 +58,7 @@ async def run_tool(
     approval: Approval | None = None,
     rerun: bool = False,
 ) -> CallOutcome:
-    """Run our function; one that must not run twice goes through the ledger."""
+    """Run the tool's function; a `once` tool goes through the ledger."""
     is_once = tool.effect_of_call(approved=approved) == "once"
     if scope.stop.requested.is_set():
         return await _settle_done(scope, batch, planned) if is_once else _stopped(planned)
@@ -81,13 +84,19 @@ async def _run_once(
     approval: Approval | None,
     rerun: bool,
 ) -> CallOutcome:
+    """Run a `once` tool under an intent in the ledger, so that it is never run a second time unnoticed.
+
+    The ledger's answer decides what happens. The intent is ours: the tool runs. It has a result: that result is used.
+    Its outcome is unknown: the tool's policy decides. Another live attempt holds it: this one waits for the result, or
+    for the lease to run out.
+    """
     request = BeginEffect(
         session_id=scope.session.session_id,
         fence=scope.run.fence,
         tool_call_id=planned.tool_call_id,
         tool_name=tool.name,
         idempotency_key=scope.idempotency_key(batch.step, planned.tool_call_id),
-        # A name of its own for each try: two tries in one process are two owners, and one of them waits.
+        # A new owner for each try: two tries in one process are two owners, and one of them waits.
         owner=scope.services.ids.new("owner"),
         lease_ms=scope.services.options.effect_lease_ms,
         stage=await resting_reply(scope, batch),
@@ -97,12 +106,13 @@ async def _run_once(
     store = scope.services.store
     said: RestingResult | None = None
     runs = 0
+    holder = _Holder(scope, request.lease_ms)
     while True:
         # The same try may announce itself twice: it has run nothing in between.
         try:
             announced = await _insisting(scope, partial(store.begin_effect, request))
         except (Exception, asyncio.CancelledError):
-            # It may have been taken down all the same.
+            # The intent may have been recorded all the same.
             await _leave(scope, request)
             raise
         match announced:
@@ -112,7 +122,7 @@ async def _run_once(
                 if isinstance(ended, CallOutcome):
                     return ended
                 said, runs = ended, runs + 1
-                # Another name for whoever asks the ledger now, as if it had come after a process that died.
+                # Ask the ledger as a new owner, as if this were a process that came after one that died.
                 request = msgspec.structs.replace(request, owner=scope.services.ids.new("owner"), rerun=False)
             case EffectFinished(effect=effect):
                 return await _settle_known(scope, batch, decode(encode(effect.result), RestingResult))
@@ -130,9 +140,7 @@ async def _run_once(
             case EffectBusy() if scope.stop.requested.is_set():
                 return _stopped(planned)
             case EffectBusy(effect=effect):
-                # Another live attempt runs it: its result is on its way, or its lease will run out.
-                left = effect.lease_expires_at - scope.services.clock.now_ms()
-                await scope.services.sleep(min(max(left, 10), 500) / 1000)
+                await holder.wait(effect)
 
 
 async def _run_begun(
@@ -145,19 +153,22 @@ async def _run_begun(
     request: BeginEffect,
     spent: tuple[UsageEntry, ...],
 ) -> CallOutcome | RestingResult:
-    """Run a tool whose intent is stored, and record what it came to. Where the tool itself says that nobody knows, that
-    is what the ledger says from now on, and the answer is how it was said. `spent` was used by earlier tries."""
+    """Run a tool whose intent is stored, and record its result.
+
+    If the tool itself reports that its outcome is unknown, the ledger says so from now on, and the tool's own result is
+    returned. `spent` is what earlier tries used.
+    """
     session_id, call_id, run, owner = scope.session.session_id, planned.tool_call_id, scope.run, request.owner
     finish: Callable[[], Awaitable[object]] | None = None
     renewing = asyncio.create_task(_keep_alive(scope, planned, owner))
     try:
         result = await execute(scope, batch, planned, tool, values, approval)
         if result is None:
-            # Cut while it ran: whether it took effect is not known, and saying "not executed" would be a guess.
+            # Cut while it ran: whether it took effect is unknown, and saying "not executed" would be a guess.
             result = _of_edited(unknown_result(planned), tool, values, approval)
         result = msgspec.structs.replace(result, once=True, usage=(*spent, *result.usage))
         if _says_unknown(result):
-            # A renewal that comes after this would have the call be taken, by nobody, for one more lease.
+            # A renewal after this point would keep the call leased for one more lease while no owner works on it.
             renewing.cancel()
             await asyncio.wait((renewing,))
             finish = partial(scope.services.store.renew_effect, session_id, call_id, owner, 0)
@@ -169,38 +180,72 @@ async def _run_begun(
         renewing.cancel()
         await asyncio.wait((renewing,))
         if finish is not None or not tool.runs_on_thread:
-            # Nobody can call a thread back: what runs on one may go on, and the call stays taken until its lease ends.
+            # Not for a function on a thread that gave no result yet: a thread cannot be cancelled, so it may still be
+            # running, and the call stays leased until its lease ends.
             await _leave(scope, request, finish)
         raise
     finally:
         renewing.cancel()
     if isinstance(finished, EffectLost):
-        # It is too late: whoever declared the outcome unknown, or ran it again, answers for the call.
+        # Too late: the process that declared the outcome unknown, or ran the tool again, now answers for the call.
         log_event("effect.late_result", tool=tool.name, tool_call_id=call_id, session_id=session_id)
         raise SupersededError(session_id, run.run_id, run.attempt, f"another try answers for call {call_id!r}")
     return result if _says_unknown(result) else await settle(scope, batch, result)
 
 
 def _says_unknown(result: RestingResult) -> bool:
-    """Whether the tool itself said that nobody knows what happened, and was not merely cut."""
+    """Whether the tool itself reported an unknown outcome, rather than being cut."""
     return result.ran and result.message.code == OUTCOME_UNKNOWN
 
 
 async def _leave(scope: RunScope, request: BeginEffect, finish: Callable[[], Awaitable[object]] | None = None) -> None:
-    """Tell the ledger once more what is known of a call that nobody here works on any more: its result, else that
-    whoever comes next need not wait, because its outcome is unknown by now."""
+    """Tell the ledger once more what is known about a call that this process no longer works on: its result, or else
+    that its outcome is unknown by now and the next process need not wait."""
     session_id, call_id, owner = request.session_id, request.tool_call_id, request.owner
     try:
         await (scope.services.store.renew_effect(session_id, call_id, owner, 0) if finish is None else finish())
     except HelixError as problem:
-        # What the ledger does not know of need not be left.
+        # A call that is not in the ledger need not be released.
         if problem.retryable:
             log_exception("effect.not_left", problem, tool=request.tool_name, session_id=session_id)
 
 
+class _Holder:
+    """Another attempt that runs the call: either its result arrives, or its lease runs out."""
+
+    def __init__(self, scope: RunScope, lease_ms: int) -> None:
+        self._scope = scope
+        self._lease_ms = lease_ms
+        self._lasts_until = 0
+        self._unrenewed_ms = 0
+
+    async def wait(self, effect: Effect) -> None:
+        """Wait a moment for the attempt that holds an intent. An intent whose owner died before the clock was set back
+        is given up, and its outcome is unknown from then on."""
+        if effect.lease_expires_at != self._lasts_until:
+            self._lasts_until, self._unrenewed_ms = effect.lease_expires_at, 0
+        left = effect.lease_expires_at - self._scope.services.clock.now_ms()
+        # It lasts longer than one renewed now would, and nobody renews it.
+        if left > self._lease_ms and self._unrenewed_ms >= _STANDS_STILL * self._lease_ms:
+            await self._give_up(effect)
+            return
+        wait_ms = min(max(left, 10), 500)
+        await self._scope.services.sleep(wait_ms / 1000)
+        self._unrenewed_ms += wait_ms
+
+    async def _give_up(self, effect: Effect) -> None:
+        session_id, call_id = effect.session_id, effect.tool_call_id
+        log_event("effect.given_up", tool=effect.tool_name, tool_call_id=call_id, session_id=session_id)
+        give_up = self._scope.services.store.renew_effect
+        await _insisting(self._scope, partial(give_up, session_id, call_id, effect.owner, 0))
+
+
 async def _insisting(scope: RunScope, operation: Callable[[], Awaitable[T]]) -> T:
-    """Ask the ledger until it answers, for about as long as a lease lasts: what it is told twice by the same owner it
-    takes once, and whoever does not get to tell it leaves a call behind that nobody knows the outcome of."""
+    """Repeat a ledger operation until it succeeds, for about as long as a lease lasts.
+
+    The ledger accepts a repeated report from the same owner once. A report that never arrives would leave a call with
+    an unknown outcome.
+    """
     left, wait = scope.services.options.effect_lease_ms / 1000, _FIRST_WAIT
     while True:
         try:
@@ -214,7 +259,7 @@ async def _insisting(scope: RunScope, operation: Callable[[], Awaitable[T]]) -> 
 
 
 async def _settle_done(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
-    """A call that an earlier attempt has done is not stopped any more; all that it changed stands."""
+    """A call that an earlier attempt completed is not stopped: its result and its changes are kept."""
     known = await begun_result(scope, planned)
     if known is None or known.message.code == OUTCOME_UNKNOWN:
         return _stopped(planned)
@@ -226,12 +271,13 @@ def _stopped(planned: PlannedCall) -> CallOutcome:
 
 
 async def _settle_known(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
-    """Keep a result that no function of this attempt gave; readers are told, as what an earlier one said is gone."""
+    """Keep a result that no function of this attempt gave, and tell readers: what an earlier one told them is gone."""
     await announce(scope, batch.step, result.message, result.writes)
     return await settle(scope, batch, result)
 
 
 async def _keep_alive(scope: RunScope, planned: PlannedCall, owner: str) -> None:
+    """Renew the lease of the intent while the tool runs."""
     lease_ms = scope.services.options.effect_lease_ms
     while True:
         await scope.services.sleep(lease_ms / 3000)
@@ -251,8 +297,8 @@ async def _resolve_unknown(
     approval: Approval | None,
     unknown: RestingResult,
 ) -> CallOutcome | None:
-    """What the tool's policy makes of a call nobody knows the outcome of; None means: run it again. `unknown` is its
-    result where the policy finds no other."""
+    """Apply the tool's policy to a call whose outcome is unknown; None means: run it again. `unknown` is the result if
+    the policy finds no other."""
     policy = tool.unknown_outcome or "ask"
     log_event("effect.unknown", tool=tool.name, tool_call_id=planned.tool_call_id, policy=str(policy))
     if policy == "retry":
@@ -285,7 +331,7 @@ async def _resolve_unknown(
             case StillUnknown():
                 pass
     if scope.user_went_on and effect.begun_at < scope.run.started_at:
-        # The user has gone on since: nobody is asked, and the message does not wait for an answer.
+        # The user has sent a new message since: no one is asked, and the message does not wait for an answer.
         return await _settle_known(scope, batch, unknown)
     asked = Note(
         round=batch.round,
@@ -301,25 +347,25 @@ async def _resolve_unknown(
 async def known_of_open_calls(
     store: SessionStateStore, session_id: SessionId, calls: Mapping[ToolCallId, str]
 ) -> dict[ToolCallId, ToolMessage]:
-    """What is known of calls that get no result any more, given by name: what the ledger says, and what the sessions
-    came to that were begun for them."""
+    """What is known about calls that get no result any more, by call id: what the ledger says, and the results of the
+    sessions that were started for them."""
     return await known_of_children(store, session_id, calls) | await begun_calls(store, session_id)
 
 
 async def begun_calls(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, ToolMessage]:
-    """What is known of calls that must not run twice and were begun: their results, or that nobody knows. Whoever gives
-    such a call up may not say that it was not executed."""
+    """What is known about `once` calls that were begun: their results, or that the outcome is unknown. Code that gives
+    up such a call must not claim that it was not executed."""
     return {call_id: known.message for call_id, known in (await begun_results(store, session_id)).items()}
 
 
 async def begun_results(store: SessionStateStore, session_id: SessionId) -> dict[ToolCallId, RestingResult]:
-    """What is known of such calls, with all that it would have changed."""
+    """What is known about such calls, with everything the result would have changed."""
     return {effect.tool_call_id: _known_of(effect) for effect in await store.list_effects(session_id)}
 
 
 async def begun_result(scope: RunScope, planned: PlannedCall) -> RestingResult | None:
-    """What is known of a call that was begun, for whoever cannot run it because a deploy took its tool away, or changed
-    what that accepts; None where it was not begun."""
+    """What is known about a call that was begun but can no longer run because a deploy removed its tool or changed its
+    parameters; None if it was not begun."""
     effects = await scope.services.store.list_effects(scope.session.session_id)
     known = next((_known_of(effect) for effect in effects if effect.tool_call_id == planned.tool_call_id), None)
     return None if known is None else msgspec.structs.replace(known, once=True)
@@ -339,7 +385,7 @@ def _of_edited(
 
 
 def ran_with(result: RestingResult, edited: JSON) -> RestingResult:
-    """The result of a call that was begun with another input than the model's, which it is told of."""
+    """The result of a call that ran with an input other than the model's, with that input for the model to see."""
     message = msgspec.structs.replace(result.message, metadata={EDITED_INPUT: edited})
     return msgspec.structs.replace(result, message=message)
 

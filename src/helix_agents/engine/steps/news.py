@@ -1,4 +1,4 @@
-"""What an agent's capabilities have to say before its next step, told once, and what they keep of a run at its end."""
+"""What an agent's capabilities say before its next step, told once, and what they keep when a run comes to rest."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ def news_message(text: str) -> UserMessage:
 
 
 async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes) -> None:
-    """Let every capability speak. What it said, and the changes that remember that it did, are one commit."""
+    """Let every capability speak. What it said, and the changes that record it as said, are one commit."""
     if scope.news_told:
-        # A step that is asked for again was told already; nothing of it is committed yet.
+        # This step is asked for again: its news was already told, and nothing of it is committed yet.
         return
     scope.news_told = True
     for bundle in scope.agent.capabilities:
@@ -33,7 +33,7 @@ async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes
 
 
 async def tell_rest(scope: RunScope, step: int) -> tuple[Change, ...]:
-    """Let every capability know that the run comes to rest; answers what they keep of it."""
+    """Tell every capability that the run comes to rest; returns what they keep of it."""
     notes = Notes()
     for bundle in scope.agent.capabilities:
         try:

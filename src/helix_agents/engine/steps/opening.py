@@ -1,4 +1,4 @@
-"""The open effect: where a run stands, who is told that it begins, and what earlier effects of its step left."""
+"""The open effect: find where a run stands, announce that it begins, and pick up what earlier effects left."""
 
 import asyncio
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from helix_agents.engine.store_desk import recorded_reply
 
 
 async def open_run(scope: RunScope) -> Position:
-    """Where the run stands; the first time it is asked, readers and hooks are told that it begins."""
+    """Find where the run stands, and tell readers and hooks that it begins."""
     session, run = scope.session, scope.run
     batch = _open_batch(scope)
     beginning = Note(round=0 if batch is None else batch.round)
@@ -32,13 +32,16 @@ async def open_run(scope: RunScope) -> Position:
         scope.take_note(OPENING, beginning)
         if run.previous_run_id is not None:
             going_on = resting.calls if resting is not None else ()
-            # Neither needs the other, and a store may be a network away. An agent that delegates nothing may have
-            # children of its version before a deploy.
+            # These two are independent, and the store may be a network away. Even an agent that delegates nothing may
+            # have children from its version before a deploy.
             stale, refs = await asyncio.gather(
                 _stale_effects(scope, going_on), scope.services.store.get_sub_session_refs(session.session_id)
             )
-            await end_forgotten_children(scope, refs, going_on)
-            beginning = msgspec.structs.replace(beginning, stale_effects=stale)
+            if any(ref.status == "running" and ref.mode == "ephemeral" for ref in refs):
+                # A run that died, perhaps before a rewind, may have told the end of a child without committing it.
+                await _take_ends_of_children(scope)
+            forgotten = await end_forgotten_children(scope, refs, going_on)
+            beginning = msgspec.structs.replace(beginning, stale_effects=stale, forgotten=forgotten)
     if run.attempt > 1 or _is_third(scope):
         await _take_ends_of_children(scope)
     await _tell_beginning(scope, batch, beginning)
@@ -54,21 +57,22 @@ async def open_run(scope: RunScope) -> Position:
 
 
 async def go_on(scope: RunScope, *, joined: bool) -> None:
-    """Have in hand what earlier effects of the step left at the desk; who took the stream over says it again."""
+    """Pick up what earlier effects of the step left at the desk. If this process took over the stream instead of
+    joining it, repeat what was said."""
     batch = _open_batch(scope)
     resting = await _pick_up(scope, batch, anew=False)
     if any(planned.kind in DELEGATED for planned in _calls_of(batch, resting)):
         await _take_ends_of_children(scope)
     if joined:
-        # It may be an effect that is repeated: what it said before stays said.
+        # This may be a repeated effect: what it already told readers must not be told twice.
         scope.take_ends_told(await _said_in(scope, _step_of(scope, batch)))
     else:
         await _say_again(scope, batch, resting)
 
 
 async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> RestingReply | None:
-    """The notes of this step, and its reply if it is not committed yet; a run that begins `anew` takes its own first
-    note once more."""
+    """Take in the notes of this step, and its reply if that is not committed yet. A run that begins `anew` skips its
+    own opening note, because it writes that one again."""
     step_id = scope.step_id(_step_of(scope, batch))
     for name, note in (await scope.desk.notes(step_id)).items():
         if note.round == (0 if batch is None else batch.round) and not (anew and name == OPENING):
@@ -89,7 +93,7 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
 
 
 async def _say_again(scope: RunScope, batch: OpenBatch | None, resting: RestingReply | None) -> None:
-    """Tell readers what rests: what they saw of it went with the attempt that died."""
+    """Repeat to readers what rests at the desk: what they saw of it was discarded with the attempt that died."""
     step = _step_of(scope, batch)
     if resting is not None:
         await say_again(scope, step, resting.message)
@@ -111,7 +115,7 @@ def _calls_of(batch: OpenBatch | None, resting: RestingReply | None) -> tuple[Pl
 
 
 async def _say_end_of_child(scope: RunScope, step: int, planned: PlannedCall, result: RestingResult) -> None:
-    """A delegated call ends twice for readers: what the child said is over, and the call has its result."""
+    """Readers hear of the end of a delegated call twice: the child has ended, and the call has its result."""
     ended = result.child
     if planned.kind in DELEGATED and ended is not None and ended.status is not None:
         child = await scope.services.store.load_state(ended.sub_session_id)
@@ -120,21 +124,22 @@ async def _say_end_of_child(scope: RunScope, step: int, planned: PlannedCall, re
 
 
 def _is_third(scope: RunScope) -> bool:
-    """Whether another run went on with the open step of a suspended one before this does, and died in it."""
+    """Whether another run already continued the suspended step before this one, and died in it."""
     left, run = scope.session.suspension_context, scope.run
     return left is not None and left.run_id not in (run.run_id, run.previous_run_id)
 
 
 async def _take_ends_of_children(scope: RunScope) -> None:
-    """Know of which delegations readers were told the end since the last commit, in the name of another run: what this
-    one said in an earlier attempt is taken back, but a delegation may outlive runs, and is over once."""
+    """Record which ends of delegations readers have been told since the last commit. A delegation may outlive runs, and
+    its end is told only once. What an earlier attempt of this run said in the step that is now repeated is taken back;
+    what it said before that step is not."""
     session, services = scope.session, scope.services
     found = session.checkpoint_id
     last = None if found is None else await services.store.get_checkpoint(session.session_id, found)
     said = await services.streams.snapshot(scope.stream_id, after=0 if last is None else last.stream_sequence)
     if said is not None:
-        of_others = (chunk for chunk in said.chunks if chunk.run_id != scope.run.run_id)
-        scope.take_ends_told(chunk for chunk in of_others if isinstance(chunk, SubagentEnd))
+        stands = (each for each in said.chunks if each.run_id != scope.run.run_id or each.step <= session.step_count)
+        scope.take_ends_told(chunk for chunk in stands if isinstance(chunk, SubagentEnd))
 
 
 async def _said_in(scope: RunScope, step: int) -> tuple[StreamChunk, ...]:
@@ -146,7 +151,7 @@ def _step_of(scope: RunScope, batch: OpenBatch | None) -> int:
 
 
 def _open_batch(scope: RunScope) -> OpenBatch | None:
-    """The calls a suspension left, to be looked at once more."""
+    """The calls that a suspension left open, as a batch for the next round."""
     suspended = scope.session.suspension_context
     if suspended is None:
         return None
@@ -172,14 +177,14 @@ def _kind(name: str) -> CallKind:
 
 
 async def _stale_effects(scope: RunScope, going_on: Iterable[PlannedCall]) -> tuple[ToolCallId, ...]:
-    """Entries of the ledger for calls of a run that died: what is known of them stands in the transcript by now."""
+    """Ledger entries of calls of a run that died: what is known about them is in the transcript by now."""
     kept = {planned.tool_call_id for planned in going_on}
     effects = await scope.services.store.list_effects(scope.session.session_id)
     return tuple(effect.tool_call_id for effect in effects if effect.tool_call_id not in kept)
 
 
 async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: Note) -> None:
-    """Readers and hooks hear of the beginning; what hooks make of it is noted for the first commit."""
+    """Tell readers and hooks that the run begins; what the hooks change is noted for the first commit."""
     session, run = scope.session, scope.run
     resumed = session.suspension_context is not None or session.resumed
     step = session.step_count
@@ -203,13 +208,13 @@ async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: N
     await scope.writer.write(chunk)
     try:
         left = await scope.fire_with_draft(step, event)
-        # They are part of the next commit, and so of the step that it makes.
+        # The entries go into the next commit, so they count for the step that it makes.
         usage = tuple(msgspec.structs.replace(entry, step=_step_of(scope, batch)) for entry in left.usage)
         noted = msgspec.structs.replace(beginning, writes=left.writes, usage=usage)
     except FailRun as decision:
         noted = msgspec.structs.replace(beginning, failure=Failure("hook_failed_run", decision.reason))
     if noted != Note(round=beginning.round):
-        # The messages are in hand already; taking them twice would show them twice.
+        # This scope already took the messages; taking them twice would show them twice.
         scope.take_note(OPENING, msgspec.structs.replace(noted, notices=()))
         await scope.desk.put_note(scope.step_id(_step_of(scope, batch)), OPENING, noted)
 

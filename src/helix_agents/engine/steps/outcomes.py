@@ -1,4 +1,4 @@
-"""What becomes of a step: it is whole, waits for somebody, was stopped, or cannot be done."""
+"""What becomes of a step: it is whole, waits for an answer, was stopped, or cannot be done."""
 
 import msgspec
 
@@ -36,9 +36,9 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
 
 
 async def end_batch(scope: RunScope, work: StepWork) -> None:
-    """Give every call its result, so that the transcript is legal however the run ends; then what came meanwhile."""
+    """Give every call a result, so that the transcript is legal however the run ends; then add new user messages."""
     if not work.batch.calls and work.reply is not None:
-        # It was cut before its calls were planned.
+        # The reply was cut before its calls were planned.
         work.messages.extend(not_executed(work.reply.message.tool_calls, RUN_STOPPED))
     if work.batch.unsettled:
         names = {call.tool_call_id: call.tool_name for call in work.batch.unsettled}
@@ -48,13 +48,13 @@ async def end_batch(scope: RunScope, work: StepWork) -> None:
 
 
 def _advance(scope: RunScope, work: StepWork) -> None:
-    """All calls have their results: history follows the model's order, then whatever came in while calls were open."""
+    """All calls have their results. They follow in the model's order, then messages that came while calls were open."""
     work.messages.extend((*map(work.result_of, work.batch.calls), *scope.entered_meanwhile))
     decide(scope, work)
 
 
 def decide(scope: RunScope, work: StepWork) -> None:
-    """What the results of a whole step make of the run."""
+    """Decide what the results of a whole step mean for the run."""
     work.ended = work.reason = None
     work.record = dict(NOT_SUSPENDED)
     verdict = judge(
@@ -69,7 +69,7 @@ def decide(scope: RunScope, work: StepWork) -> None:
         ),
     )
     if scope.entered_meanwhile and isinstance(verdict, Finished):
-        # The user went on with a new message while these calls were open: the answer to that is still to come.
+        # The user sent a new message while these calls were open: the answer to that message is still to come.
         verdict = GoOn()
     match verdict:
         case Finished(output=output, reason=reason):
@@ -82,8 +82,8 @@ def decide(scope: RunScope, work: StepWork) -> None:
 
 
 def _announce(scope: RunScope, work: StepWork) -> None:
-    """The step is durable as far as it came; its companions are spoken to in the next round, and whoever has to answer
-    a call beside them may do so by now."""
+    """Make the step durable as far as it came. Its companions are spoken to in the next round; calls beside them that
+    wait for an answer can be answered from now on."""
     work.announced = True
     work.pending = _pending(scope, work)
     work.record = {"suspension_context": _hold(scope, work, "suspended_step_partial", ())}
@@ -102,7 +102,7 @@ async def _hold_or_fail(scope: RunScope, outcome: Announce | Suspend, work: Step
 
 
 def _suspend(scope: RunScope, work: StepWork) -> None:
-    """Somebody has to answer: the rows they answer, the results so far, and all that going on needs."""
+    """Record what a suspended run needs: the rows to be answered, the results so far, and what it takes to resume."""
     children = tuple(wait for call in work.batch.unsettled if (wait := _child_wait(scope, call)) is not None)
     work.pending = _pending(scope, work)
     kind = suspension_kind(settled=bool(work.batch.settled), only_children=not work.pending)
@@ -116,8 +116,8 @@ def _suspend(scope: RunScope, work: StepWork) -> None:
 
 
 def _pending(scope: RunScope, work: StepWork) -> tuple[PendingCall, ...]:
-    """The rows of calls that somebody has to answer. A tool that finishes comes after all others: unless somebody has
-    to say what became of it, it has not begun."""
+    """The rows of calls that wait for an answer. A `finish_with` tool comes after all others, so it has not begun,
+    unless its outcome is unknown and a person must say what became of it."""
     previews = work.reply.previews if work.reply is not None else {}
     return tuple(
         pending_for(scope, work.step_id, work.open_reply, call, previews.get(call.tool_call_id))
@@ -127,7 +127,7 @@ def _pending(scope: RunScope, work: StepWork) -> tuple[PendingCall, ...]:
 
 
 def _hold(scope: RunScope, work: StepWork, kind: SuspensionKind, children: tuple[ChildWait, ...]) -> SuspensionContext:
-    """Keep this round's results in rows, and say all that going on with the open batch needs."""
+    """Keep this round's results in rows, and describe what it takes to resume the open batch."""
     batch = work.batch
     place = {call.tool_call_id: index for index, call in enumerate(batch.calls)}
     work.stage = tuple(
@@ -164,7 +164,7 @@ def _hold(scope: RunScope, work: StepWork, kind: SuspensionKind, children: tuple
 
 
 def _tokens(scope: RunScope, work: StepWork) -> TokenCount:
-    """What the step's reply took; of one that an earlier round committed, the suspension knows it."""
+    """What the step's reply used; for a reply that an earlier round committed, the suspension has the count."""
     suspended = scope.session.suspension_context
     if work.reply is None:
         return suspended.tokens if suspended is not None else TokenCount()
@@ -172,14 +172,14 @@ def _tokens(scope: RunScope, work: StepWork) -> TokenCount:
 
 
 async def _stop(scope: RunScope, work: StepWork) -> None:
-    """Keep what readers saw; calls that did not run are answered as such, so the transcript stays legal."""
+    """Keep what readers saw. Calls that did not run get a result that says so, which keeps the transcript legal."""
     if scope.failure is not None:
         await end_batch(scope, work)
         work.fail(scope.failure)
         return
     flag, stored = scope.stop.flag, await scope.services.store.find_interrupt_flag(scope.session.session_id)
     if flag is None or (stored is not None and stored.kind == "abort"):
-        # Whoever aborts a run that was asked to stop before, and takes its time, means it.
+        # An abort that arrives after an interrupt, while the run is still stopping, takes precedence.
         flag = stored
     reason = flag.reason if flag is not None else None
     work.stopped = True
@@ -203,14 +203,14 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
 
 
 def _aborted(message: Message) -> Message:
-    """A reply that was cut says by what."""
+    """A reply that was cut records that an abort cut it."""
     if isinstance(message, AssistantMessage) and message.interrupted is not None:
         return msgspec.structs.replace(message, interrupted="abort")
     return message
 
 
 def _child_wait(scope: RunScope, call: PlannedCall) -> ChildWait | None:
-    """Which child a call waits for, if it waits for one."""
+    """The child that a call waits for, if any."""
     if call.kind == "companion":
         return scope.companion_waits.get(call.tool_call_id)
     tool = scope.agent.find_tool(call.tool_name)

@@ -1,4 +1,4 @@
-"""What a reply asks for: each call is checked and given a kind, which the loop then follows."""
+"""What a reply asks for: each call is validated and given a kind, which the loop then follows."""
 
 from typing import Any
 
@@ -19,11 +19,13 @@ from helix_agents.ports.llm import FINISH_TOOL
 
 SUB_AGENT_LIMIT = "sub_agent_limit"
 
-_CUT_OFF = "The reply was cut off at its limit before the arguments were whole. Call again, and write less."
+_CUT_OFF = (
+    "The reply was cut off at its token limit before the arguments were complete. Call again with shorter arguments."
+)
 
 
 class Plan:
-    """The calls of a reply in the model's order, with what only the bodies need to know."""
+    """The calls of a reply in the model's order, with what only the effect bodies need."""
 
     def __init__(self) -> None:
         self.calls: list[PlannedCall] = []
@@ -36,7 +38,7 @@ class Plan:
         self.calls.append(PlannedCall(**about, child_session_id=child_session_id, **limits))
 
     def reject(self, call: ToolCall, code: str, sentence: str) -> None:
-        """The call gets an error instead of a run; the model may do better next time."""
+        """Give the call an error instead of running it; the model may correct itself."""
         self.add(call, "rejected")
         self.rejections[call.id] = ToolMessage(
             tool_call_id=call.id, tool_name=call.name, content=sentence, error=True, code=code
@@ -44,11 +46,11 @@ class Plan:
 
 
 async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage, notes: Notes) -> Plan:
-    """Check every call of the reply against the agent's tools; `notes` has what predicates and previews count."""
+    """Check every call of the reply against the agent's tools; `notes` collects what predicates and previews count."""
     plan = Plan()
     for call in reply.tool_calls:
         if call is reply.tool_calls[-1] and reply.stop_reason == "length" and not _is_whole(call):
-            # There was no room for its arguments: it would run without those it was to have.
+            # The reply ended before the arguments did: the call would run with arguments missing.
             plan.reject(call, INVALID_ARGUMENTS, _CUT_OFF)
         elif call.name == FINISH_TOOL and scope.agent.output_type is not None:
             _plan_finish(scope, call, plan)
@@ -69,7 +71,7 @@ def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:
         plan.reject(call, INVALID_ARGUMENTS, str(problem))
         return
     if any(planned.kind == "finish" for planned in plan.calls):
-        plan.reject(call, INVALID_ARGUMENTS, "The result was handed in already in this reply; once is enough.")
+        plan.reject(call, INVALID_ARGUMENTS, "The result was already handed in by this reply; hand it in only once.")
         return
     plan.add(call, "finish")
 
@@ -101,14 +103,14 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan, not
         kind = "finish_with" if tool.finish_with else "server"
         plan.add(call, kind, **limits_of(scope.agent, call.name, kind))
         if tool.require_approval is False:
-            # Nobody but us has seen them; a predicate may have changed what it was shown.
+            # Only safe without a predicate: a predicate may have changed the values it was shown.
             scope.parsed[call.id] = values
 
 
 def limits_of(agent: AnyAgent, tool_name: str, kind: str) -> dict[str, Any]:
-    """How long a call of our function, or of a sub-agent, may take, and in how many processes it may be tried.
+    """How long a call of a function or sub-agent may take, and in how many processes it may be tried.
 
-    One that must not run twice has a single try; what became of it, the ledger knows.
+    A `once` tool has a single try; the ledger knows what became of it.
     """
     tool = agent.find_tool(tool_name)
     if tool is not None and kind == "child":
@@ -120,16 +122,17 @@ def limits_of(agent: AnyAgent, tool_name: str, kind: str) -> dict[str, Any]:
 
 
 async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKind) -> None:
-    """A child's id is minted here, recorded with the reply, and never derived: nobody can guess or reuse it."""
+    """Plan a delegated call. The child's id is made here, recorded with the reply, and never derived, so it cannot be
+    guessed or reused."""
     options = scope.services.options
     here = sum(planned.kind in DELEGATED or planned.tool_name == SPAWN_AGENT for planned in plan.calls)
     problem = None
     if scope.depth + 1 > options.max_depth:
-        problem = f"sub-agents may nest {options.max_depth} deep"
+        problem = f"sub-agents may be nested at most {options.max_depth} deep"
     elif here >= options.max_children_per_step:
-        problem = f"one step may delegate {options.max_children_per_step} calls"
+        problem = f"one step may delegate at most {options.max_children_per_step} calls"
     elif await _children_of_root(scope, plan) + here >= options.max_children_per_root:
-        problem = f"one conversation may have {options.max_children_per_root} sub-agents"
+        problem = f"one conversation may have at most {options.max_children_per_root} sub-agents"
     if problem is not None:
         plan.reject(call, SUB_AGENT_LIMIT, f"This call was not delegated: {problem}. Do the work yourself.")
     else:
@@ -137,7 +140,7 @@ async def _plan_child(scope: RunScope, call: ToolCall, plan: Plan, kind: CallKin
 
 
 async def _children_of_root(scope: RunScope, plan: Plan) -> int:
-    """How many sessions there are below the root, asked once per reply."""
+    """How many sessions there are below the root, counted once per reply."""
     if plan.children_before is None:
         where = SessionFilter(root_session_id=scope.session.root_session_id)
         plan.children_before = (await scope.services.store.list_sessions(where, limit=1)).total - 1

@@ -1,4 +1,4 @@
-"""What an agent remembers across conversations: told when the user speaks, and learned when a turn ends."""
+"""What an agent remembers across conversations: recalled when the user speaks, learned when a turn ends."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -8,6 +8,7 @@ import msgspec
 
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import Contained, ControlFlow
+from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent
 from helix_agents.agent.memory import AgentMemory, Lesson
 from helix_agents.domain.errors import ModelError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
@@ -28,17 +29,17 @@ from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
-# Of a conversation that memories are made of; what was said last counts most.
+# How much of a conversation memories are made from, counted from its end.
 MOST_CHARACTERS_LEARNED_FROM = 40_000
 
 
 async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
-    """Tell the model what is remembered that has to do with what the user just said; once for each time they speak.
+    """Tell the model what it remembers about what the user just said, once for each time the user speaks.
 
-    Whether it is due follows from the transcript, and what was told is part of it with the step's commit.
+    Whether this is due follows from the transcript, and what was told joins the transcript with the step's commit.
 
     Raises:
-        DefinitionError, Exception: whose memory it is could not be found out.
+        DefinitionError, Exception: the owner of the memories could not be determined.
     """
     memory = scope.agent.memory
     if memory is None or not memory.recalls:
@@ -55,7 +56,7 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
 
 
 def _just_said(transcript: Sequence[Message]) -> str:
-    """What the user said since the last reply; nothing where that was answered with a recollection already."""
+    """What the user said since the last reply; empty if a recollection was already told for it."""
     said: list[str] = []
     for message in reversed(transcript):
         if not isinstance(message, UserMessage):
@@ -68,10 +69,10 @@ def _just_said(transcript: Sequence[Message]) -> str:
 
 
 async def learn(scope: RunScope, work: StepWork) -> None:
-    """Have a model look for something to remember in what was said since it last did, and keep it.
+    """Have a model look for something to remember in what was said since it last looked, and keep it.
 
-    The turn's last message says what was kept, in the commit that ends the turn. Whatever goes wrong is logged, and the
-    turn ends without it; the next one is looked at together with it.
+    The turn's last message records what was kept, in the commit that ends the turn. A failure is logged, and the turn
+    ends without memories; the next turn is then examined together with this one.
     """
     memory = scope.agent.memory
     if memory is None or memory.learns_every is None or not _may_be_marked(work):
@@ -100,8 +101,7 @@ async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
         lesson = await memory.lesson(context, _told(said), once)
         if lesson is None:
             return
-        with Contained(f"Model {lessons.model.name!r}"):
-            answer = await lessons.ask(lesson)
+        answer = await lessons.ask(lesson)
         kept = () if answer is None else await memory.learn(context, lesson, answer, once)
         took = scope.services.clock.now_ms() - begun
         source = {"source_type": "tokens", "source_name": lessons.name, "tokens": lessons.tokens}
@@ -112,7 +112,7 @@ async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
 
 
 class _Lessons:
-    """Whoever looks for something to remember, and what that took."""
+    """The model that looks for something to remember, and what that used."""
 
     def __init__(self, scope: RunScope, step: int, memory: AgentMemory) -> None:
         if memory.model is None:
@@ -123,6 +123,7 @@ class _Lessons:
             settings = ModelSettings()
         self.name = self.model.name
         self.tokens = TokenCount()
+        self._scope = scope
         self._request = ModelRequest(
             agent_type=scope.agent.name,
             session_id=scope.session.session_id,
@@ -134,7 +135,7 @@ class _Lessons:
         )
 
     async def ask(self, lesson: Lesson) -> dict[str, JSON] | None:
-        """What the model wants kept; None if nothing.
+        """What the model wants to keep; None if nothing.
 
         Raises:
             ModelError: there is no whole reply.
@@ -145,12 +146,25 @@ class _Lessons:
             messages=(UserMessage(content=lesson.text),),
             tools=(lesson.tool,),
         )
+        scope, surrounded = self._scope, AroundLLMCallEvent(model=self.model.name, request=request, purpose="memory")
+        # Only hooks that cannot change the state: the step's commit is under way.
+        with scope.around(request.step, surrounded) as around:
+            around.begin()
+            begun = scope.services.clock.now_ms()
+            with Contained(f"Model {self.model.name!r}"):
+                done = await self._answer(request)
+            self.tokens += done.usage
+            self.name = done.answered_by or self.name
+            took = scope.services.clock.now_ms() - begun
+            about: dict[str, Any] = {"model": self.name, "duration_ms": took, "purpose": "memory"}
+            around.outcome = AfterLLMCallEvent(reply=done.reply, usage=done.usage, **about)
+        return self._wanted(done.reply, lesson)
+
+    async def _answer(self, request: ModelRequest) -> ReplyDone:
         async with aclosing(self.model.ask(request)) as events:
             async for event in events:
                 if isinstance(event, ReplyDone):
-                    self.tokens += event.usage
-                    self.name = event.answered_by or self.name
-                    return self._wanted(event.reply, lesson)
+                    return event
         raise ModelError(self.model.name, "the stream ended without a whole reply")
 
     def _wanted(self, reply: AssistantMessage, lesson: Lesson) -> dict[str, JSON] | None:
@@ -165,7 +179,7 @@ class _Lessons:
 
 
 def _unlearned(messages: Sequence[Message]) -> list[UserMessage | AssistantMessage]:
-    """What was said since memories were last made of the conversation, as far as it was said aloud."""
+    """What user and assistant said visibly since memories were last made from the conversation."""
     said: list[UserMessage | AssistantMessage] = []
     for message in reversed(messages):
         if is_learned_from(message):

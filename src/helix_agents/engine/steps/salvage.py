@@ -1,4 +1,4 @@
-"""What is kept of a step that nobody goes on with, because its process died or it waited for somebody."""
+"""What is kept of a step that will not be continued, because its process died or because it was left waiting."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -31,15 +31,16 @@ from helix_agents.ports.state_store import SessionStateStore
 
 
 class StepEnd(NamedTuple):
-    """What is kept of a step that nobody goes on with: what the transcript has to say of it, and what those of its
-    calls changed in the state that have a result on record. Whoever keeps the one keeps the other, in one commit."""
+    """What is kept of a step that will not be continued: its messages for the transcript, and the state changes of
+    those calls that have a result on record. Both go into one commit."""
 
     messages: tuple[Message, ...]
     writes: StepWrites = NO_WRITES
 
 
 async def salvage(services: Services, session: SessionState, run: RunRecord) -> tuple[Message, ...]:
-    """The words a reader saw, the results that were recorded, and for the rest that nobody knows how far they came."""
+    """What the transcript keeps of a dead run's last step: the words readers saw, the recorded results, and for every
+    other call a result that says it may or may not have taken effect."""
     found = await _find_reply(services.store, session, run)
     if found is not None:
         reply, staged = found
@@ -58,8 +59,8 @@ async def salvage(services: Services, session: SessionState, run: RunRecord) -> 
 async def salvaged_state(
     services: Services, agent: AnyAgent, session: SessionState, run: RunRecord | None
 ) -> Mapping[str, JSON]:
-    """The session's state with what those calls of a dead run changed whose results `salvage` keeps, as far as the
-    agent can read it then."""
+    """The session's state, including the changes of those calls of a dead run whose results `salvage` keeps. The
+    changes are left out if the agent could not read the resulting state."""
     found = None if run is None else await _find_reply(services.store, session, run)
     if found is None:
         return session.custom_state
@@ -80,7 +81,7 @@ def _writes_of(calls: Iterable[ToolCall], done: Mapping[ToolCallId, RestingResul
 
 
 def _writes_that_fit(store: SessionStateStore, session: SessionState, writes: StepWrites) -> StepWrites:
-    """These writes, or none where the store would refuse them: what else is kept of the step must not be lost by it."""
+    """These writes, or none if the store would refuse them, so that the rest of the step is not lost with them."""
     try:
         state = apply_writes(session.custom_state, writes.ops)
         check_size(session.session_id, "state", len(encode(state)), store.limits.state_bytes)
@@ -95,13 +96,16 @@ def _log_refused(session: SessionState, refused: Exception) -> None:
 
 
 async def is_on_record(services: Services, session: SessionState, run: RunRecord) -> bool:
-    """Whether the step that a run died in has its reply on record, because its tools leave traces."""
+    """Whether the step that a run died in has its reply on record, as it does if its calls leave lasting traces."""
     return await _find_reply(services.store, session, run) is not None
 
 
 async def end_of_last_step(store: SessionStateStore, session: SessionState, run: RunRecord | None) -> StepEnd:
-    """What has to stand before anything new, where nobody goes on with a session's last run: a step that it did not
-    come to commit and that has begun what cannot be undone, or the results of calls that a suspension left open."""
+    """What must be written before anything new if a session's last run is not continued.
+
+    This is either an uncommitted step that began something which cannot be undone, or the results of calls that a
+    suspension left open.
+    """
     if run is not None and session.suspension_context is None:
         found = await _find_reply(store, session, run)
         if found is not None:
@@ -115,9 +119,9 @@ async def end_of_last_step(store: SessionStateStore, session: SessionState, run:
 
 
 async def end_of_open_calls(store: SessionStateStore, session: SessionState) -> StepEnd:
-    """What ends a suspended step that nobody goes on with: results that were held, what clients answered, "unknown" for
-    calls that were begun, "cut short" for those that a session below works on, "not executed" for the others, and then
-    what the user said while they were open."""
+    """What ends a suspended step that is not continued: the results that were kept, what clients answered, "unknown"
+    for `once` calls that were begun, "cut short" for calls that a session below works on, "not executed" for the
+    others, and then what the user said while they were open."""
     page = await store.get_messages(session.session_id, limit=200)
     newest_first = [stored.message for stored in page.items]
     calls = open_tail(newest_first)
@@ -127,7 +131,7 @@ async def end_of_open_calls(store: SessionStateStore, session: SessionState) -> 
     begun = await begun_results(store, session.session_id)
     known = await _known_results(store, session, newest_first, calls, begun)
     results = (known.get(call.id) or not_executed((call,), RUN_STOPPED)[0] for call in calls)
-    # A result that somebody gave, or that was held, has nothing to do with what the ledger says the call changed.
+    # If the result came from a client or was kept earlier, the state changes in the ledger do not belong to it.
     used = {call_id: result for call_id, result in begun.items() if known[call_id] is result.message}
     return StepEnd((*results, *entered), _writes_that_fit(store, session, _writes_of(calls, used)))
 
@@ -140,7 +144,7 @@ async def _known_results(
     begun: Mapping[ToolCallId, RestingResult],
 ) -> dict[ToolCallId, ToolMessage]:
     known = await _known_of(store, session.session_id, calls, begun)
-    # A session that was settled with the one above it does not say any more which step was open; its reply does.
+    # A session that was settled together with its parent no longer records which step was open; its reply does.
     reply = next(message for message in newest_first if isinstance(message, AssistantMessage))
     for call in calls:
         row = await store.get_pending_call(session.session_id, call.id)
@@ -157,7 +161,7 @@ async def _known_of(
     calls: Iterable[ToolCall],
     begun: Mapping[ToolCallId, RestingResult],
 ) -> dict[ToolCallId, ToolMessage]:
-    """What the sessions came to that were begun for these calls, and what the ledger says has `begun`."""
+    """The results of sessions started for these calls, and what the ledger knows about calls that were `begun`."""
     below = await known_of_children(store, session_id, {call.id: call.name for call in calls})
     return below | {call_id: result.message for call_id, result in begun.items()}
 
@@ -165,21 +169,21 @@ async def _known_of(
 def _with_results(
     reply: AssistantMessage, staged: tuple[StagedChange, ...], known: dict[ToolCallId, ToolMessage]
 ) -> tuple[Message, ...]:
-    """A step whose reply was recorded because its calls leave traces: what is known of them is kept."""
+    """A step whose reply was recorded because its calls leave lasting traces, with what is known about those calls."""
     done = {call_id: result.message for call_id, result in recorded_results(staged).items()} | known
     results = (done.get(call.id) or _cut_short(call) for call in reply.tool_calls)
     return (msgspec.structs.replace(reply, interrupted="crash"), *results)
 
 
 def _cut_short(call: ToolCall) -> ToolMessage:
-    """A process that died may have begun any call that its model had written."""
+    """A process that died may have begun any call in its model's reply."""
     return cut_short(call.id, call.name, RUN_STOPPED)
 
 
 async def _find_reply(
     store: SessionStateStore, session: SessionState, run: RunRecord
 ) -> tuple[AssistantMessage, tuple[StagedChange, ...]] | None:
-    """The recorded reply of the step that a run died in, and all that rests with it."""
+    """The recorded reply of the step that a run died in, with everything stored beside it."""
     step_id = step_id_of(run.run_id, session.step_count + 1)
     staged = await store.get_staged_changes(session.session_id, step_id)
     resting = recorded_reply(staged)

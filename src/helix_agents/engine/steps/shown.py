@@ -1,4 +1,4 @@
-"""What a model is shown of a conversation: all of it, or the latest summary and what it does not stand for."""
+"""What a model sees of a conversation: all of it, or the latest summary and the messages that it does not cover."""
 
 from collections.abc import Sequence
 
@@ -11,20 +11,19 @@ from helix_agents.domain.summaries import Summarised, not_summarised_at, summari
 BYTES_PER_TOKEN = 4
 TOKENS_PER_MESSAGE = 4
 LEAST_BELIEVED = 4
-"""A count of less than this part of ours is a mistake."""
+"""A reported count below our own estimate divided by this is a mistake."""
 TOKENS_PER_FILE = 1_600
-"""About what a picture costs; its bytes say nothing about that."""
+"""About what a picture costs; its size in bytes says nothing about that."""
 
-# Where a message stands that is no part of what the next summary counts.
+# The place of a message that the next summary does not count.
 _NOWHERE = -1
 
 
 class Shown:
-    """The messages to show, kept in step with a transcript that grows; only what is new in it is looked at.
+    """The messages to show, kept in step with a growing transcript; only its new messages are examined.
 
-    `failed_at` is about how many tokens they were when a summary of them was asked for last and could not be made.
-    `skills` is what was told of skills last, which is shown in the instructions; None where nothing was. What another
-    user was told is not shown.
+    `failed_at` is the approximate token count at which a summary was last tried and failed. `skills` is what was last
+    told about skills, which is shown in the instructions; None if nothing was. What another user was told is not shown.
     """
 
     def __init__(self, transcript: Sequence[Message], user_id: str | None = None) -> None:
@@ -40,8 +39,8 @@ class Shown:
         self.skills: str | None = None
 
     def follow(self) -> list[Message]:
-        """The messages to show, with what the transcript has gained. The list only grows; once a summary comes, it is
-        another one."""
+        """The messages to show, including what the transcript has gained. The list only grows, until a summary replaces
+        it by a new one."""
         for place in range(self._taken, len(self._transcript)):
             self._take(place, self._transcript[place])
         self._taken = len(self._transcript)
@@ -49,17 +48,17 @@ class Shown:
 
     @property
     def tokens(self) -> int:
-        """About how many tokens they are: what the model said it read, and what came since."""
+        """The approximate number of tokens: what the model reported reading, plus what came since."""
         return self._read + self._size - self._size_read
 
     def was_read(self, tokens: int) -> None:
-        """What the model said of the messages shown last. What cannot be true is not believed: some gateways count only
-        what they had not cached, and some nothing at all."""
+        """Take the model's own count of the messages shown last. An impossible count is ignored: some gateways report
+        only uncached tokens, and some report nothing."""
         if tokens * LEAST_BELIEVED >= self._size:
             self._read, self._size_read = tokens, self._size
 
     def cut(self, keep_tokens: int) -> int | None:
-        """Where the latest messages begin that are about so many tokens; None where there is nothing to summarise.
+        """The index at which the latest messages of about so many tokens begin; None if there is nothing to summarise.
 
         A result stays with its call, and the last exchange stays whatever its size.
         """
@@ -70,7 +69,7 @@ class Shown:
                 break
             if not isinstance(self._messages[at], ToolMessage):
                 begins = at
-        # A summary of nothing but a summary would gain nothing.
+        # Summarising only a summary would gain nothing.
         return begins if begins is not None and any(place != _NOWHERE for place in self._places[:begins]) else None
 
     def summarised(self, until: int) -> Summarised:
@@ -109,14 +108,14 @@ class Shown:
 
 
 def has_to_be_picked(transcript: Sequence[Message], user_id: str | None) -> bool:
-    """Whether a model is not shown all of a transcript as it stands."""
-    # Asked of every transcript that is taken in hand, so nothing but its hidden messages is looked at closely.
+    """Whether the transcript contains messages that the model must not see where they are."""
+    # This runs for every transcript that is opened, so it examines hidden messages only.
     hidden = [each for each in transcript if type(each) is UserMessage and each.hidden]
     return any(skills_told_by(each) is not None or is_told_to_another(each, user_id) for each in hidden)
 
 
 def about_tokens(message: Message) -> int:
-    """About how many tokens a message is."""
+    """The approximate number of tokens in a message."""
     match message:
         case UserMessage(content=str() as text):
             said = len(text.encode("utf-8", "surrogatepass"))

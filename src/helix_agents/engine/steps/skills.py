@@ -1,4 +1,4 @@
-"""Which skills a run tells its model of: asked for once, before its first question, and recorded with the reply."""
+"""Which skills a run tells its model about: looked up once, before its first model call, and kept with the reply."""
 
 import logging
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ from helix_agents.ports.skills import SkillInfo, SkillProvider
 
 
 async def settle_skills(scope: RunScope, provider: SkillProvider) -> None:
-    """Have the run's skills on record. What an earlier reply of the run was told stands, whoever goes on with it.
+    """Put the run's skills on record. What an earlier reply of the run was told is kept, whichever process continues
+    it.
 
     Raises:
-        SkillsUnavailableError: the provider does not say which there are.
+        SkillsUnavailableError: the provider could not list them.
     """
     last = scope.last_reply()
     if last is not None and (last.id or "").rpartition(".")[0] == scope.run.run_id:
@@ -31,7 +32,7 @@ async def settle_skills(scope: RunScope, provider: SkillProvider) -> None:
 
 
 def with_skills(scope: RunScope, instructions: str) -> str:
-    """The agent's instructions, and after them what is on record of its skills."""
+    """The agent's instructions, followed by what is on record about its skills."""
     told = _shown(scope).skills
     return "\n\n".join(part for part in (instructions, told) if part)
 
@@ -54,7 +55,7 @@ async def _ask(scope: RunScope, provider: SkillProvider) -> str:
 
 
 def _usable(scope: RunScope, listed: Sequence[SkillInfo]) -> dict[str, SkillInfo]:
-    """The skills by name; one that a model could not ask for, or nobody could choose, is left out."""
+    """The skills by name, without those that a model could not request or choose."""
     found: dict[str, SkillInfo] = {}
     for each in listed:
         problem = problem_with_skill(each.name, each.description)

@@ -1,8 +1,8 @@
-"""Keeping budgets: what models used is counted in the commits of their runs, and looked at before each further call.
+"""Budgets: what models used is counted in the commits of their runs and checked before each further model call.
 
-A sub-agent spends from the budgets of all agents above it. Before it asks its model, it leaves word at each of them of
-what was used below, beside the results of the step that they are in: there its siblings find it, in whichever process
-they are, and the commit of that step takes it over. So nobody adds up more than the step in hand.
+A sub-agent spends from the budgets of all agents above it. Before it asks its model, it leaves a note with each of them
+about what was used below, beside the results of their open step. Its siblings find the note there, in whichever process
+they run, and the commit of that step takes it over. So no run ever adds up more than its current step.
 """
 
 from collections.abc import Iterable
@@ -20,12 +20,12 @@ from helix_agents.ports.prices import price_of
 
 
 async def check_budgets(scope: RunScope, reply: RestingReply | None = None) -> None:
-    """Let a model be asked, unless a budget of the run, or of one above it, is spent; `reply` is what the run's model
-    said in this step, if it did.
+    """Allow a model call, unless a budget of the run or of one above it is spent; `reply` is what the run's model said
+    in this step, if it did.
 
     Raises:
-        BudgetExhaustedError: nothing is left; says of which limit.
-        PriceUnknownError: a budget is in dollars, and a model was asked that has no price.
+        BudgetExhaustedError: nothing is left; says which limit was reached.
+        PriceUnknownError: a budget is in dollars, and a model without a price was used.
     """
     if not scope.counts_spending:
         return
@@ -42,13 +42,13 @@ async def check_budgets(scope: RunScope, reply: RestingReply | None = None) -> N
 
 
 async def tell_spending(scope: RunScope, child: SessionState) -> None:
-    """A child has come to rest: what it used by then is known above it."""
+    """Report to this run what a child that has come to rest used."""
     if (scope.spends_from_above or scope.shares_budget) and child.spent is not None:
         await _leave_word(scope, child.spent)
 
 
 def spent_after(scope: RunScope, usage: Iterable[UsageEntry], *, step_is_whole: bool) -> Spent | None:
-    """What the run will have used with its next commit; None where nobody counts."""
+    """What the run will have used as of its next commit; unchanged if no budget is counted."""
     if not scope.counts_spending:
         return scope.session.spent
     spent = _counted(scope).used(priced(scope, usage), scope.spending_below)
@@ -56,7 +56,7 @@ def spent_after(scope: RunScope, usage: Iterable[UsageEntry], *, step_is_whole: 
 
 
 def priced(scope: RunScope, usage: Iterable[UsageEntry]) -> Spending:
-    """What calls of models took, in dollars too where a budget is."""
+    """What model calls used, in dollars as well if a budget is."""
     total = Spending()
     for entry in model_calls(usage):
         tokens = entry.tokens or TokenCount()
@@ -81,16 +81,16 @@ def _counted(scope: RunScope) -> Spent:
 
 
 def _in_hand(scope: RunScope, reply: RestingReply | None = None) -> Spent:
-    """As committed, and with what this step used since."""
+    """The committed spending, plus what this step used since."""
     usage = (*scope.noted_usage, *(() if reply is None else reply.usage))
     return _counted(scope).used(priced(scope, usage), scope.spending_below)
 
 
 async def _at_desk(scope: RunScope) -> Spent:
-    """What a run used whose step is open: its reply, and what its sub-agents left word of, rest at its desk."""
+    """The spending of a run with an open step: its reply and the notes of its sub-agents rest at its desk."""
     place = scope.open_step
     step_id = scope.step_id(place.step)
-    # That of a later round is committed.
+    # In a later round the reply is already committed.
     reply = await scope.desk.find_reply(step_id) if place.round == 0 else None
     rested = await scope.desk.notes(step_id)
     told = {_whose(name): note.spending for name, note in rested.items() if note.spending is not None}

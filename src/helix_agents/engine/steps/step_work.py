@@ -1,4 +1,4 @@
-"""A step's commit in the making: what it will append, write and say, and how the run ends if it does."""
+"""A step's commit under construction: what it will append, write and announce, and how the run ends if it does."""
 
 import logging
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ NOT_SUSPENDED: dict[str, Any] = {
     "suspended_step_id": None,
     "suspended_awaiting_children": {},
 }
-"""The session's fields that say it waits, as they are when it does not."""
+"""The session fields that describe a suspension, with the values they have when it is not suspended."""
 
 
 @dataclass
 class StepWork:
-    """What one commit is made of. `record` are the fields of the session that it changes, `new` this round's results in
-    the model's order, `usage` what hooks counted, `entries` what capabilities keep of a run that is done."""
+    """What one commit is made of. `record` has the session fields that it changes, `new` this round's results in the
+    model's order, `usage` what hooks counted, and `entries` what capabilities keep of a run that comes to rest."""
 
     batch: OpenBatch
     step_id: StepId
@@ -73,7 +73,7 @@ class StepWork:
 
     @property
     def known(self) -> tuple[ToolMessage, ...]:
-        """The results that calls have by now, of this round and of earlier ones."""
+        """The results that calls have by now, from this round and earlier ones."""
         return tuple(
             self.result_of(call)
             for call in self.batch.calls
@@ -81,15 +81,15 @@ class StepWork:
         )
 
     def result_of(self, call: PlannedCall) -> ToolMessage:
-        """A call's result: of this round, of an earlier one, what is known of one that was begun, or that it did not
-        run."""
+        """A call's result: from this round or an earlier one, else what is known about a call that was begun, else that
+        it was not executed."""
         result = self.results.get(call.tool_call_id)
         if result is not None:
             return result.message
         return self.held.get(call.tool_call_id) or self.begun.get(call.tool_call_id) or _not_executed(call)
 
     def mark_last(self, key: str, value: JSON) -> None:
-        """Have the commit's last message say something of itself."""
+        """Add metadata to the commit's last message."""
         last = self.messages[-1]
         marked = self.messages[-1] = msgspec.structs.replace(last, metadata={**last.metadata, key: value})
         if isinstance(marked, ToolMessage) and (result := self.results.get(marked.tool_call_id)) is not None:
@@ -97,7 +97,7 @@ class StepWork:
             self._take_new()
 
     def fail(self, failure: Failure) -> None:
-        """The run ends here, as failed."""
+        """End the run here, as failed."""
         self.failure = failure
         self.ended, self.reason = "failed", failure.code
         self.suspended = self.announced = False
@@ -110,9 +110,11 @@ class StepWork:
         }
 
     def drop_writes(self, refused: StateSizeExceededError | InvalidWriteError, state: Mapping[str, JSON]) -> bool:
-        """The store refuses the writes: all together are too large, or one does not go with what is stored. Those that
-        do not fit are dropped, and where one belongs to a call, its result says so. `state` is what they would change.
-        Answers whether a call is among them that would have finished the run.
+        """Drop the state writes that the store refuses, because together they are too large or because one does not fit
+        what is stored. The result of a call whose writes are dropped says so. `state` is the stored state that they
+        would change.
+
+        Returns whether a call is among them that would have finished the run.
         """
         before = self.new
         kept: list[StepWrites] = []
@@ -133,7 +135,7 @@ class StepWork:
     def _refuse(self, writes: StepWrites, refused: StateSizeExceededError | InvalidWriteError) -> None:
         calls = {op.tool_call_id for op in writes.ops if op.tool_call_id is not None}
         if not calls:
-            # They are a hook's, and there is no result that could say so.
+            # These are a hook's writes, and there is no result that could report it.
             keys = tuple(dict.fromkeys(op.key for op in writes.ops))
             about = {"session_id": refused.session_id, "keys": keys, "reason": str(refused)}
             log_event("state.write_refused", logging.WARNING, **about)
@@ -142,7 +144,7 @@ class StepWork:
         self._take_new()
 
     def _refused(self, result: RestingResult, refused: StateSizeExceededError | InvalidWriteError) -> RestingResult:
-        """The result of a call whose writes are dropped, and with them what else it would have changed."""
+        """The result of a call whose writes are dropped, together with everything else it would have changed."""
         message = msgspec.structs.replace(result.message, content=str(refused), error=True, code=refused.code)
         self.messages = [message if each is result.message else each for each in self.messages]
         self.stage = tuple(

@@ -1,4 +1,4 @@
-"""How a stop request reaches work that is going on: it is watched inside the effect, on every runtime alike."""
+"""How a stop request reaches work in progress: it is watched for inside the effect, on every runtime alike."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -11,16 +11,16 @@ from helix_agents.domain.ids import SessionId
 from helix_agents.domain.sessions import InterruptFlag
 from helix_agents.ports.state_store import SessionStateStore
 
-# A run that is over sooner was not worth watching for; until then a stop waits, too short for anybody to see.
+# A run that ends sooner is not worth watching; the delay this adds to a stop is too short to notice.
 SETS_OUT_SECONDS = 0.02
 # How long one wait for the flag lasts; the store wakes the watcher earlier when the flag is set.
 WATCH_SECONDS = 30.0
-# How long after a store did not answer it is asked again.
+# How long to wait before a store that did not answer is asked again.
 LOOK_AGAIN_SECONDS = 0.5
 
 
 class StopSignal:
-    """Whether somebody asked the run to stop; cuts the work that was put under it."""
+    """Whether the run was asked to stop; cuts the work that was put under it."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
@@ -29,7 +29,7 @@ class StopSignal:
         self._below: WeakSet[StopSignal] = WeakSet()
 
     def request(self, flag: InterruptFlag | None = None) -> None:
-        """Note the request and cut what can be cut; without a flag it is an operator's pause."""
+        """Record the request and cut what can be cut; without a flag it is an operator's pause."""
         if not self.requested.is_set():
             self.flag = flag
             self.requested.set()
@@ -50,13 +50,13 @@ class StopSignal:
     def cutting(self, grace_seconds: float = 0) -> "Cutting":
         """A block that a request cancels while it runs, after a grace period if one is given.
 
-        The block ends quietly then, and `happened` says so.
+        The block then ends without an exception, and `happened` is true.
         """
         return Cutting(self.requested, self._cuttings, grace_seconds)
 
 
 class Cutting:
-    """A `with` block that a stop request cuts short; every model call and every tool is in one."""
+    """A `with` block that a stop request cuts short; every model call and every tool runs in one."""
 
     __slots__ = ("_all", "_cancelled", "_grace_seconds", "_requested", "_task", "_timer", "happened")
 
@@ -71,8 +71,8 @@ class Cutting:
 
     def cut(self) -> None:
         """Cancel the block, now or after its grace."""
-        # A task that cancels itself goes on until it next pauses, and that may be behind the block: the event loop does
-        # it instead, which gets its turn while the block pauses, or not at all.
+        # A task that cancels itself continues until it next awaits, which may be after the block. So the event loop
+        # cancels it instead: it gets its turn while the block awaits, or not at all.
         if self._grace_seconds or asyncio.current_task() is self._task:
             self._timer = asyncio.get_running_loop().call_later(self._grace_seconds, self._cancel)
         else:
@@ -96,14 +96,14 @@ class Cutting:
         if self._timer is not None:
             self._timer.cancel()
         if self._cancelled:
-            # Taken back also where the block did not heed it; what others cancel stays cancelled.
+            # Taken back even if the block ignored it; a cancellation by others stays in effect.
             is_ours = self._task.uncancel() == 0
             self.happened = is_ours and isinstance(problem, asyncio.CancelledError)
         return self.happened
 
 
 async def look_for_stop(store: SessionStateStore, session_id: SessionId, signal: StopSignal) -> None:
-    """Hear of a stop now, instead of when the watcher does."""
+    """Look for a stop request now, rather than when the watcher finds it."""
     if not signal.requested.is_set():
         flag = await store.find_interrupt_flag(session_id)
         if flag is not None:
@@ -111,7 +111,7 @@ async def look_for_stop(store: SessionStateStore, session_id: SessionId, signal:
 
 
 async def undisturbed(work: Coroutine[Any, Any, None]) -> None:
-    """Do work that must not stop half-way: a cancellation that comes meanwhile takes effect when it is done."""
+    """Do work that must not stop half-way: a cancellation that arrives meanwhile takes effect when it is done."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)
@@ -127,7 +127,7 @@ async def watching(
     sleep: Callable[[float], Awaitable[None]],
     signal: StopSignal | None = None,
 ) -> AsyncGenerator[StopSignal]:
-    """A signal, the given one or a new one, that follows the session's interrupt flag while the block lasts."""
+    """A signal, given or new, that follows the session's interrupt flag while the block lasts."""
     signal = signal or StopSignal()
     watchers: list[asyncio.Task[None]] = []
 
@@ -141,20 +141,20 @@ async def watching(
         timer.cancel()
         for watcher in watchers:
             watcher.cancel()
-            # Not awaited itself: a cancellation of whoever leaves the block here must not pass for the watcher's own.
+            # Not awaited directly: a cancellation of the task that leaves the block must not pass for the watcher's.
             await asyncio.wait((watcher,))
 
 
 async def _watch(
     store: SessionStateStore, session_id: SessionId, sleep: Callable[[float], Awaitable[None]], signal: StopSignal
 ) -> None:
-    """A store that is away for a while does not make the run deaf: it may go on without meeting the same trouble."""
+    """Watch for the flag, through times in which the store is unavailable: the run itself may not need it then."""
     while not signal.requested.is_set():
         try:
             flag = await store.wait_for_interrupt(session_id, WATCH_SECONDS)
         except HelixError as problem:
             if not problem.retryable:
-                # The session or the store is gone; the next effect finds that out and says so.
+                # The session or the store is gone; the next effect finds that out and reports it.
                 return
             await sleep(LOOK_AGAIN_SECONDS)
             continue

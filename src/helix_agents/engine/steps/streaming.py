@@ -1,4 +1,4 @@
-"""A model's reply on its way: every event becomes a chunk at once, and what was said so far is never lost."""
+"""A model's reply while it streams: every event becomes a chunk at once, and what was said so far is never lost."""
 
 from contextlib import aclosing
 from typing import Any
@@ -50,7 +50,7 @@ class ReplyStream:
         self._by_provider_id: dict[str, list[_StreamedCall]] = {}
 
     async def run(self, request: ModelRequest) -> ReplyDone:
-        """Ask and stream; the reply carries our call ids, and who gave it.
+        """Ask and stream; the returned reply carries our call ids and the name of the model that gave it.
 
         Raises:
             ModelError: the model gave no whole answer.
@@ -71,14 +71,14 @@ class ReplyStream:
                     case ReplyDone(reply=reply):
                         self._check(event)
                         if reply.text and not self._text:
-                            # An adapter need not stream; its readers hear the whole of it then.
+                            # An adapter need not stream; readers then get the whole text at once.
                             await self._say(reply.text)
                         by = event.answered_by or self._scope.model.name
                         return ReplyDone(reply=self._own(reply, by), usage=event.usage, answered_by=by)
         raise ModelUnavailableError(self._scope.model.name, "the stream ended without a whole reply")
 
     def _check(self, done: ReplyDone) -> None:
-        # Anybody may write an adapter; a reply that cannot be read back would bar the session.
+        # Anyone may write an adapter, and a stored reply that cannot be read back would make the session unusable.
         try:
             check_record(done)
         except UnstorableValueError as problem:
@@ -86,7 +86,7 @@ class ReplyStream:
             raise ModelError(self._scope.model.name, reason) from problem
 
     def partial(self) -> AssistantMessage | None:
-        """What a reader has seen so far, as a message; None when nothing was said."""
+        """What readers have seen so far, as a message; None if nothing was said."""
         calls = tuple(call.whole() for call in self._calls if call.ended)
         text = "".join(self._text)
         if not text and not calls:
@@ -94,7 +94,7 @@ class ReplyStream:
         return AssistantMessage(
             id=self._scope.step_id(self._step),
             text=text,
-            # A provider that signs its reasoning may want it back with the calls it led to.
+            # A provider that signs its reasoning may require it back together with the calls it led to.
             thinking=tuple(self._thinking),
             tool_calls=calls,
             model=self._scope.model.name,
@@ -104,7 +104,7 @@ class ReplyStream:
     async def _say(self, delta: str) -> None:
         self._text.append(delta)
         last = self._growing
-        # Pieces that come faster than they are stored are stored as one.
+        # Pieces that arrive faster than they are stored are stored as one.
         if not isinstance(last, TextDelta) or not self._scope.writer.extend(last, delta):
             self._growing = await _write_delta(self._scope, self._scope.chunk(TextDelta, self._step, delta=delta))
         if self._scope.hooks.wants("on_text_delta"):
@@ -127,7 +127,7 @@ class ReplyStream:
             await self._scope.fire(self._scope.info(self._step), ThinkingEvent(delta=piece.delta, done=piece.done))
 
     async def _begin_call(self, started: ToolCallStarted) -> None:
-        # The rewrite happens before the first chunk that carries the id, so every reader sees one name.
+        # The id is rewritten before the first chunk that carries it, so every reader sees the same one.
         call = _StreamedCall(self._scope.call_ids.claim(started.id), started.name)
         self._by_provider_id.setdefault(started.id, []).append(call)
         self._calls.append(call)
@@ -150,7 +150,7 @@ class ReplyStream:
         await self._scope.writer.write(self._scope.chunk(ToolArgStreamEnd, self._step, tool_call_id=call.id))
 
     def _going_on(self, provider_id: str) -> "_StreamedCall":
-        """The call that is spoken of: of several under one id, the latest that has not ended."""
+        """The call that an event is about: of several with one provider id, the latest that has not ended."""
         calls = self._by_provider_id.get(provider_id)
         if calls is None:
             reason = f"its adapter went on with call {provider_id!r}, which it had not begun"
@@ -158,8 +158,12 @@ class ReplyStream:
         return next((call for call in reversed(calls) if not call.ended), calls[-1])
 
     def _own(self, reply: AssistantMessage, by: str) -> AssistantMessage:
-        """The reply under our ids: a call has the one under which readers saw it, in whatever order calls were begun;
-        where a provider gave it another id meanwhile, the next that nobody else has; else it gets its id now."""
+        """The reply with our call ids.
+
+        A streamed call keeps the id that readers saw, in whatever order the calls were started. If the provider has
+        changed a call's id meanwhile, the call takes the next streamed id that is not taken; a call that was never
+        streamed gets its id now.
+        """
         begun = {provider_id: iter(calls) for provider_id, calls in self._by_provider_id.items()}
         seen = [next(begun.get(call.id, iter(())), None) for call in reply.tool_calls]
         others = (streamed for streamed in self._calls if streamed not in seen)
@@ -172,7 +176,7 @@ class ReplyStream:
 
 
 async def say_again(scope: RunScope, step: int, reply: AssistantMessage) -> None:
-    """Tell readers a whole reply that was recorded: what they saw of it went with the attempt that died."""
+    """Stream a recorded reply again: what readers saw of it was discarded with the attempt that died."""
     for thought in reply.thinking:
         told = {"content": thought.text, "is_complete": True, "signature": thought.signature}
         await _write_delta(scope, scope.chunk(ThinkingChunk, step, **told))
@@ -187,7 +191,7 @@ async def say_again(scope: RunScope, step: int, reply: AssistantMessage) -> None
 
 
 async def _write_delta(scope: RunScope, chunk: DeltaT) -> DeltaT:
-    """Write a piece of text, in as many chunks as it takes; answers the last of them."""
+    """Write a piece of text in as many chunks as it takes; returns the last of them."""
     for piece in split_delta(chunk, scope.services.streams.limits.chunk_bytes):
         await scope.writer.write(piece)
         chunk = piece

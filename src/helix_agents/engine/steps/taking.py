@@ -1,4 +1,4 @@
-"""Taking a run in hand: where it stands is read from the store, and its attempt gets what it needs to go on."""
+"""Opening a run in this process: reading where it stands, and giving this attempt what it needs to continue."""
 
 import asyncio
 from contextlib import suppress
@@ -28,14 +28,14 @@ from helix_agents.ports.streams import StreamWriter
 
 
 class Made(NamedTuple):
-    """A session that was made a moment ago: what a look at the store would find."""
+    """A session that was created a moment ago: what reading the store would find."""
 
     session: SessionState
     messages: tuple[Message, ...]
 
 
 class Begun(NamedTuple):
-    """A turn that this process began: its place in its stream, if it has one, and its session, if it made that too."""
+    """A turn that this process started: its place in its stream, if it has one, and its session, if that is new."""
 
     run: RunRecord
     stream: StreamPlace | None
@@ -58,14 +58,15 @@ async def open_scope(
     shared: bool = False,
     begun: Begun | None = None,
 ) -> RunScope | Position:
-    """Take a run in hand; where it has ended, or belongs to somebody else, only its position.
+    """Open a run in this process; if it has ended or another driver owns it, return its position only.
 
-    `hooks` and `model` are those of one call, which live in the process that made it. A child's run is opened for the
-    call of its `parent` that delegated to it. Whoever does one effect beside others of the same step has to `join`
-    them in the stream; what `shared` runs said may be looked at by an effect that is done for the second time. What is
-    known of a turn that has `begun` a moment ago is not asked for.
+    `hooks` and `model` were given for this run alone and live in the caller's process. A child's run is opened for the
+    call of its `parent` that delegated to it. An effect that runs beside others of the same step must `join` them in
+    the stream. In a `shared` run an effect may run for the second time and look at what it said before, so the stream's
+    writer is waited for instead of left to arrive later. If `begun` describes a turn that was just started, the store
+    is not asked for what is already known.
     """
-    # None of these needs another, and a store may be a network away. Nobody else writes what a run of this fence reads.
+    # These reads are independent, and the store may be a network away. No one else writes what this fence's run reads.
     reading = _reading(services.store, session_id, begun)
     try:
         session, run = await _standing(services.store, session_id, begun)
@@ -83,7 +84,7 @@ async def open_scope(
     scope = RunScope(
         services,
         agent,
-        # Where the state had to be migrated, the commit that stores it says from now on for which version.
+        # If the state had to be migrated, the commit that stores it also stores the new version.
         session=of_version(session, agent.version, until=session.version),
         run=run,
         transcript=transcript,
@@ -103,8 +104,8 @@ async def open_scope(
 
 
 async def who_works(services: Services, session: SessionState, parent: RunScope | None) -> tuple[AnyAgent, SomeHooks]:
-    """Who does the work, and the hooks it has from above: a child runs its parent's before its own. A companion that
-    stands on its own is driven without its parent, and has them all the same."""
+    """The agent that does the work, and the hooks it inherits: a child runs its parent's hooks before its own. A
+    companion whose run stands on its own is driven without its parent and still inherits them."""
     if parent is not None:
         meant = find_delegate(parent.agent, session.agent_type)
         everywhere = {id(each) for each in each_hooks(services.hooks)}
@@ -124,7 +125,7 @@ async def _standing(
 
 
 def _reading(store: SessionStateStore, session_id: SessionId, begun: Begun | None) -> asyncio.Future[list[Message]]:
-    """The transcript on its way; that of a session made a moment ago is there, and takes no task."""
+    """The transcript being read; for a session that was just created it is already known and needs no task."""
     if begun is None or begun.made is None:
         return asyncio.ensure_future(_transcript(store, session_id))
     there: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
@@ -137,7 +138,7 @@ async def _transcript(store: SessionStateStore, session_id: SessionId) -> list[M
 
 
 async def _let_go_of(reading: asyncio.Future[list[Message]]) -> None:
-    """What was read is here, or nobody needs it any more."""
+    """Drop the read: its result is here, or is no longer needed."""
     if not reading.done():
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
@@ -158,7 +159,7 @@ def _elsewhere(session: SessionState, run: RunRecord | None, fence: Fence) -> Po
 
 
 async def take_writer(scope: RunScope, *, join: bool) -> None:
-    """Have the stream's present writer in hand: while others ran effects of the run, it may have changed."""
+    """Switch to the stream's current writer: it may have changed while other processes ran effects of the run."""
     before, scope.writer = (
         scope.writer,
         await _writer(scope.services, scope.session, scope.run, scope.parent, join=join, repeats=True),
@@ -168,8 +169,8 @@ async def take_writer(scope: RunScope, *, join: bool) -> None:
 
 
 async def take_notes_of_others(scope: RunScope, batch: OpenBatch) -> None:
-    """Have in hand what effects of the step noted that ran elsewhere. A call may have noted something new since; what
-    else is in hand is not taken twice, as the model would be told it twice."""
+    """Take in notes that effects of this step left in other processes. A call may have noted something new since; any
+    other note that this scope already has is skipped, because the model would be told it twice."""
     for name, note in (await scope.desk.notes(scope.step_id(batch.step))).items():
         of_a_call = not name.startswith((OPENING, ASKING, COMPACTING, WORKSPACE))
         if note.round == batch.round and (of_a_call or not scope.has_note(name)):
@@ -179,8 +180,8 @@ async def take_notes_of_others(scope: RunScope, batch: OpenBatch) -> None:
 async def _writer(
     services: Services, session: SessionState, run: RunRecord, parent: RunScope | None, *, join: bool, repeats: bool
 ) -> StreamWriter:
-    """A root writes its own stream; a child speaks through its parent, after forgetting what a dead attempt said, or
-    an effect of the same attempt that is repeated."""
+    """A root writes to its own stream. A child writes through its parent, after removing what a dead attempt said, or
+    what an earlier try of a repeated effect said."""
     step = _first_unsaid_step(session)
     after = await _said_for_good(services, session) if repeats else 0
     if parent is not None:
@@ -199,22 +200,22 @@ async def _writer(
         join=join,
     )
     if repeats:
-        # Who comes later looks at what its predecessor said, and that has to be without what is discarded.
+        # A later attempt looks at what its predecessor said, so everything to be discarded must be gone by then.
         return await coming
     writer = ComingWriter(coming)
-    # It sets out now, and not when the run waits for the first time, which would be for its first commit.
+    # Let the request leave now, rather than when the run first waits, which would be at its first commit.
     await services.sleep(0)
     return writer
 
 
 def _first_unsaid_step(session: SessionState) -> int:
-    """What an attempt that died left in the stream is of this step or of a later one."""
+    """The first step that a dead attempt may have left uncommitted chunks of."""
     suspended = session.suspension_context
     return suspended.step if suspended is not None else session.step_count + 1
 
 
 async def _said_for_good(services: Services, session: SessionState) -> int:
-    """The last number of the stream that a commit answers for: of a step that is open, some rounds are committed."""
+    """The last sequence number of the stream that a commit covers; of an open step, some rounds may be committed."""
     if session.checkpoint_id is None:
         return 0
     checkpoint = await services.store.get_checkpoint(session.session_id, session.checkpoint_id)

@@ -1,4 +1,4 @@
-"""Hooks hear of every run that fails, also of one that nobody could drive to a commit."""
+"""Hooks hear of every failed run, even of one that no driver could bring to a commit."""
 
 from typing import Any
 
@@ -18,14 +18,14 @@ from helix_agents.engine.steps.taking import who_works
 
 
 async def tell_failed(services: Services, session_id: SessionId, fence: Fence, code: str, error: str) -> None:
-    """Tell hooks that a run has failed for good, as the store has it; what they change in the state goes nowhere, as
-    there is no commit any more that could take it."""
+    """Tell hooks that a run has failed for good, as the store has it. What they change in the state is dropped, because
+    no further commit could store it."""
     try:
         session, run = await services.store.load_state(session_id), await services.store.get_run(fence.run_id)
         if run is not None:
             await _tell(services, session, run, code, error)
     except (Exception, ControlFlow) as problem:
-        # That it failed is stored; who is told of it is the lesser worry.
+        # The failure is stored; telling hooks about it is secondary.
         log_exception("hook.not_told", problem, session_id=session_id, run_id=fence.run_id)
 
 
@@ -52,8 +52,8 @@ async def _tell(services: Services, session: SessionState, run: RunRecord, code:
 
 
 async def _who_hears(services: Services, session: SessionState) -> tuple[HookOrder, StateDraft[Any]]:
-    """The hooks of the run, and the state as they see it. Where nobody knows the agent, or what its state is now, which
-    may be why it failed, only the executor's hear of it: code of users may raise anything here."""
+    """The hooks of the run, and the state as they see it. If the agent is unknown or its state cannot be read, which
+    may be why the run failed, only the executor's hooks are told. User code may raise anything here."""
     try:
         agent, above = await who_works(services, session, None)
         state = services.present_state(agent, session.custom_state, session.agent_version).custom_state

@@ -1,4 +1,4 @@
-"""What a whole step means for its run: go on, finish, or fail."""
+"""What a whole step means for its run: continue, finish, or fail."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -25,7 +25,7 @@ _REMINDER = f"You have not handed in the result yet. Call {FINISH_TOOL} with it;
 
 
 class GoOn(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask the model again; a reminder may precede that."""
+    """Ask the model again, after a reminder if there is one."""
 
     reminder: UserMessage | None = None
 
@@ -52,7 +52,7 @@ class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(scope: RunScope, step: WholeStep) -> Verdict:
-    """Decide what follows a whole step. Pure but for `stop_when`, which has to be."""
+    """Decide what follows a whole step. Pure except for `stop_when`, which must be pure itself."""
     failure = failed_by(scope, step.new, step.results)
     if failure is not None:
         return failure
@@ -65,18 +65,18 @@ def judge(scope: RunScope, step: WholeStep) -> Verdict:
 
 
 def failed_by(scope: RunScope, new: Iterable[RestingResult], known: Sequence[ToolMessage]) -> Failure | None:
-    """Why the results of a step so far make its run fail, if they do; `known` are those of earlier rounds, too."""
+    """Why the results of a step so far make its run fail, or None. `known` includes results of earlier rounds."""
     for result in new:
         if result.fail_run is not None:
             return Failure("tool_failed_run", result.fail_run)
-    # Where the user went on with a new message, tries of the turn before count no more.
+    # Once the user has sent a new message, the failed tries of the previous turn no longer count.
     return None if scope.entered_meanwhile else _exhausted(scope, known)
 
 
 def _exhausted(scope: RunScope, results: Sequence[ToolMessage]) -> Failure | None:
-    """A tool whose calls the model did not get right in as many tries as it has."""
+    """The failure of a tool whose calls the model did not get right within the allowed tries."""
     counts: dict[str, int] = {}
-    # Once the output is handed in, it does not matter how often the model tried, or that it did so twice.
+    # Once the output is handed in, it does not matter how often the model tried, or that it handed it in twice.
     handed_in = any(message.tool_name == FINISH_TOOL and not message.error for message in results)
     for message in results:
         if message.code in CORRECTABLE and not (handed_in and message.tool_name == FINISH_TOOL):
@@ -86,7 +86,7 @@ def _exhausted(scope: RunScope, results: Sequence[ToolMessage]) -> Failure | Non
                 code = "output_invalid" if message.tool_name == FINISH_TOOL else "tool_retries_exhausted"
                 return Failure(
                     code,
-                    f"{message.tool_name} was not called correctly, and may be corrected no more (allowed: {allowed}): "
+                    f"{message.tool_name} was not called correctly, and no corrections are left (allowed: {allowed}): "
                     f"{message.content}",
                 )
     return None
@@ -103,14 +103,14 @@ def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
         if result is not None and result.finishes:
             return Finished(output=result.output)
         if call.kind == "finish_with" and not message.error:
-            # Its result is of an earlier round, or somebody else knew of it.
+            # The result comes from an earlier round, or was supplied from outside.
             with suppress(ToolOutputError):
                 return Finished(output=scope.agent.check_output(message.content, call.tool_name))
     return None
 
 
 def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
-    """The model has nothing more to do: that is the end, or a reminder that a result is still missing."""
+    """The model wants to do nothing more: the run ends, or the model is reminded that the output is still missing."""
     if scope.agent.output_type is None:
         match step.reply.stop_reason:
             case "length" | "content_filter" as cut_off:
@@ -127,7 +127,7 @@ def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
 
 def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
     agent, number = scope.agent, step.batch.step
-    # A step that the user went on from with a new message ends nothing: the answer to that is still to come.
+    # If the user has sent a new message meanwhile, this step ends nothing: the answer to that message is still to come.
     if agent.stop_when is not None and not scope.entered_meanwhile:
         try:
             with Contained("stop_when"):
@@ -144,7 +144,9 @@ def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
             return Finished(output=step.reply.text, reason=reason)
     if number >= agent.max_steps:
         return Failure(
-            "max_steps", f"The run took all the steps it may ({number}); retry continues with a fresh budget.", True
+            "max_steps",
+            f"The run used all the steps it may take ({number}); a retry continues with a fresh budget.",
+            True,
         )
     return None
 

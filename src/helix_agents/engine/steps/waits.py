@@ -1,4 +1,4 @@
-"""What a call that waits for somebody looks like in the store."""
+"""The store's row for a call that waits for an answer."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _KINDS: dict[ToolKind, PendingKind] = {
 
 
 def suspension_kind(*, settled: bool, only_children: bool) -> SuspensionKind:
-    """How a suspended step is called: only children wait, part of it is done, or all of it waits."""
+    """The name of a suspension: only children wait, part of the step is done, or all of it waits."""
     if only_children:
         return "suspended_awaiting_children"
     return "suspended_step_partial" if settled else "suspended_client_tool"
@@ -29,12 +29,12 @@ def suspension_kind(*, settled: bool, only_children: bool) -> SuspensionKind:
 def pending_for(
     scope: RunScope, step_id: str, reply: AssistantMessage, planned: PlannedCall, preview: JSON = None
 ) -> PendingCall:
-    """The row of a call that waits; the input is shown to whoever answers, in full and as it was validated."""
+    """The row of a call that waits; its input is shown to whoever answers, in full and as validated."""
     tool = scope.agent.find_tool(planned.tool_name)
     call = next(call for call in reply.tool_calls if call.id == planned.tool_call_id)
     now = scope.services.clock.now_ms()
     deadline = _deadline_ms(scope, tool)
-    # A call of ours that waits without being gated ran in a process that died, and nobody knows how far it came.
+    # A server call that waits without being gated ran in a process that died, and its outcome is unknown.
     begun = scope.unknown.get(planned.tool_call_id)
     unknown = planned.kind in ("server", "finish_with") or begun is not None
     kind: PendingKind = "approval" if tool is None or unknown else _KINDS[tool.kind]
@@ -46,7 +46,7 @@ def pending_for(
         run_id=scope.run.run_id,
         step_id=step_id,
         tool_name=planned.tool_name,
-        # What it was begun with: who says that it is to run again must not allow anything else.
+        # The input it was begun with: approving another run must not allow any other input.
         input=_input(tool, call) if begun is None or begun.input is None else begun.input,
         edited=begun is not None and begun.edited,
         preview=None if unknown else preview,
@@ -59,7 +59,7 @@ def pending_for(
 
 
 def _input(tool: Tool[..., Any] | None, call: ToolCall) -> JSON:
-    """The input as validated; a deploy may have taken the tool away, or changed what it accepts, while it waited."""
+    """The input as validated, or as is if a deploy removed the tool or changed its parameters while the call waited."""
     if tool is None:
         return call.arguments
     try:

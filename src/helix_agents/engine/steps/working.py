@@ -1,4 +1,4 @@
-"""The tool effect: bring one call as far as it goes, and keep its result until the commit."""
+"""The tool effect: take one call as far as it goes, and keep its result until the commit."""
 
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolMessage
@@ -16,10 +16,10 @@ TOOL_LOST = "tool_lost"
 
 
 async def run_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, gave_up: str | None = None) -> CallOutcome:
-    """Bring one call to a result, to waiting, or to a stop; one that has its result already is not run again.
+    """Bring one call to a result, to waiting, or to a stop. A call that already has its result is not run again.
 
-    A function that processes died of, or that took too long in all of them, is not run once more; what became of one
-    that must not run twice, the ledger is asked.
+    `gave_up` is set if processes died running the function, or if it took too long in all of them: it is then not run
+    once more. For a `once` tool, the ledger decides what became of the call.
     """
     recorded = await scope.desk.results(scope.step_id(batch.step))
     if planned.tool_call_id in recorded:
@@ -48,6 +48,7 @@ async def _run_kind(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
 
 
 async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:
+    """Run a function of the agent, unless a person was asked about the call or a deploy made it impossible."""
     if batch.round > 0 and await _was_asked_about(scope, batch, planned):
         return await run_answered(scope, batch, planned)
     tool = scope.agent.find_tool(planned.tool_name)
@@ -63,7 +64,7 @@ async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> Ca
 
 
 async def hand_out_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, driven: bool) -> CallOutcome | DriveRun:
-    """Like `run_call` for a delegated call whose child somebody else drives."""
+    """Like `run_call`, for a delegated call whose child the requester drives."""
     if planned.tool_call_id in await scope.desk.results(scope.step_id(batch.step)):
         return CallOutcome(tool_call_id=planned.tool_call_id, state="settled")
     if scope.failure is not None:
@@ -73,14 +74,14 @@ async def hand_out_call(scope: RunScope, batch: Batch, planned: PlannedCall, *, 
 
 
 def _unless_stopped(scope: RunScope, outcome: CallOutcome) -> CallOutcome:
-    """Nobody is waited for in a run that was asked to stop."""
+    """A run that was asked to stop waits for no one."""
     if outcome.state == "waiting" and scope.stop.requested.is_set():
         return CallOutcome(tool_call_id=outcome.tool_call_id, state="stopped")
     return outcome
 
 
 def _stopped(planned: PlannedCall) -> CallOutcome:
-    """A hook wanted the run to fail as it went on: none of its open calls are run."""
+    """A hook failed the run as it resumed: none of its open calls are run."""
     return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
 
 
@@ -92,14 +93,14 @@ def _may_repeat(scope: RunScope, planned: PlannedCall) -> bool:
 
 def _lost(planned: PlannedCall, gave_up: str) -> RestingResult:
     lost = gave_up == TOOL_LOST
-    how = "was given up, as the processes that ran it died" if lost else "did not finish in time"
+    how = "was given up, because the processes that ran it died" if lost else "did not finish in time"
     message = cut_short(planned.tool_call_id, planned.tool_name, gave_up, f"Tool {planned.tool_name!r} {how}")
     return RestingResult(message=message)
 
 
 async def _was_asked_about(scope: RunScope, batch: Batch, planned: PlannedCall) -> bool:
-    """Whether nobody knew what became of the call, so that a person has a say in it like in a gated one. What was asked
-    about a call of the same id before a rewind is not about this one."""
+    """Whether a person was asked about the call because its outcome was unknown; it is then handled like a gated call.
+    A question about a call of the same id from before a rewind does not count."""
     row = await scope.services.store.get_pending_call(scope.session.session_id, planned.tool_call_id)
     return row is not None and row.step_id == scope.step_id(batch.step)
 
@@ -112,7 +113,7 @@ async def _rejection(scope: RunScope, batch: Batch, planned: PlannedCall) -> Res
 
 
 async def _settle_unrun(scope: RunScope, batch: Batch, result: RestingResult) -> CallOutcome:
-    """Readers see the result of every call, also of one that no function ran for."""
+    """Keep a result that no function produced, and tell readers, who see the result of every call."""
     await announce(scope, batch.step, result.message, result.writes)
     return await settle(scope, batch, result)
 

@@ -1,7 +1,7 @@
-"""What keeps files and conversation together, also where a conversation is taken back or begins as a branch.
+"""Keeping files and conversation together, even if the conversation is rewound or branched.
 
-Files are kept at the places of a conversation at which they changed. One that was taken back, or is a branch, finds
-them as they were at the last such place that it still has, or its model is told that they are not.
+Files are kept at those places of a conversation at which they changed. After a rewind, or in a branch, they are
+restored to the last such place that the conversation still has; if that is not possible, the model is told.
 """
 
 import logging
@@ -21,20 +21,20 @@ from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.engine.workspace_in_hand import open_for, owns
 
 TAKEN_BACK = (
-    "This conversation was taken back to an earlier point, and the files in your workspace were not: they are as they "
-    "were left, or as they were at a still earlier point. Look at a file before you rely on what you know of it."
+    "This conversation was taken back to an earlier point, but the files in your workspace were not: they are as they "
+    "were left, or as they were at an even earlier point. Look at a file before you rely on what you know about it."
 )
 BRANCHED = (
-    "This conversation is a branch of another one, and has a workspace of its own. Not all files that were written "
-    "before this point are in it. Look at a file before you rely on what you know of it."
+    "This conversation is a branch of another one, and has its own workspace. Not all files that were written before "
+    "this point are in it. Look at a file before you rely on what you know about it."
 )
 
 
 async def settle_files(scope: RunScope, workspace: Workspace, step: int) -> None:
-    """Before a model is asked, and so before any call changes a file: have files that belong to the conversation.
+    """Make the files match the conversation. This runs before a model is asked, and so before any call changes a file.
 
     Raises:
-        WorkspaceFailedError: the provider is out of order; a retry asks it again.
+        WorkspaceFailedError: the provider failed; a retry asks it again.
     """
     ref, session, told = scope.workspace.ref, scope.session, scope.transcript
     if ref is None:
@@ -58,8 +58,8 @@ async def settle_files(scope: RunScope, workspace: Workspace, step: int) -> None
 
 
 async def _brought_back(scope: RunScope, workspace: Workspace, own: WorkspaceRef, source: WorkspaceRef) -> str | None:
-    """Make the files what they were at the last place of the conversation at which they were kept; None if there is no
-    such place. Without snapshots they stay as they are."""
+    """Restore the files to the last place of the conversation at which they were kept; None if there is no such place.
+    Without snapshots they stay as they are."""
     provider = workspace.provider
     if not workspace.keeps_snapshots or source.provider_id != provider.provider_id:
         return None
@@ -70,8 +70,8 @@ async def _brought_back(scope: RunScope, workspace: Workspace, own: WorkspaceRef
 
 
 async def keep_files(scope: RunScope, work: StepWork) -> None:
-    """What the commit says of the session's workspace: which it is, and at which place its files were changed last,
-    and kept if they are. A snapshot that fails does not hold up the step; the place is then one without."""
+    """Add to the commit which workspace the session has and at which place its files last changed, and take a snapshot
+    if the agent keeps them. A failed snapshot does not hold up the step; the place then has none."""
     hand, workspace = scope.workspace, scope.agent.workspace
     if hand.ref is None:
         return

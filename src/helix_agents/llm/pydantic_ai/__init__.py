@@ -1,4 +1,4 @@
-"""Anthropic, OpenAI and Google models, over Pydantic AI's layer of providers."""
+"""Anthropic, OpenAI and Google models, through Pydantic AI's providers."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ __all__ = ["PydanticAIModel", "open_anthropic", "open_google", "open_openai", "o
 
 
 def open_anthropic(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
-    """`anthropic:claude-…`, by the Messages API.
+    """`anthropic:claude-…`, through the Messages API.
 
     Raises:
         MissingExtraError: the extra `anthropic` is not installed.
@@ -32,7 +32,7 @@ def open_anthropic(name: str, *, api_key: str | None = None, base_url: str | Non
 
 
 def open_openai(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
-    """`openai:gpt-…`, by the Responses API.
+    """`openai:gpt-…`, through the Responses API.
 
     Raises:
         MissingExtraError: the extra `openai` is not installed.
@@ -50,7 +50,7 @@ def open_openai(name: str, *, api_key: str | None = None, base_url: str | None =
 
 
 def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
-    """`openai-chat:…`, by the Chat Completions API, which many other servers speak too.
+    """`openai-chat:…`, through the Chat Completions API, which many other servers support too.
 
     Raises:
         MissingExtraError: the extra `openai` is not installed.
@@ -69,7 +69,7 @@ def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | N
 
 
 def open_google(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
-    """`google:gemini-…`, by the Gemini API.
+    """`google:gemini-…`, through the Gemini API.
 
     Raises:
         MissingExtraError: the extra `google` is not installed.
@@ -87,15 +87,15 @@ def open_google(name: str, *, api_key: str | None = None, base_url: str | None =
 
 
 def model_of(name: str) -> str:
-    """The provider's own name of a model."""
+    """The provider's own name for a model."""
     return name.partition(":")[2]
 
 
 def require(name: str, extra: str, driver: str) -> None:
-    """Refuse a model whose provider's library is missing.
+    """Reject a model whose provider's library is missing.
 
     Raises:
-        MissingExtraError: names the cure.
+        MissingExtraError: says what to install.
     """
     if not (_installed("pydantic_ai") and _installed(driver)):
         raise MissingExtraError(f"Model {name!r}", extra)

@@ -1,4 +1,4 @@
-"""A model behind Pydantic AI's layer of providers, loaded when it is first asked."""
+"""A model behind Pydantic AI's providers, loaded when it is first asked."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class PydanticAIModel(LLMAdapter):
-    """Any model Pydantic AI can reach. `build` makes it, in a thread, when it is first asked.
+    """Any model that Pydantic AI can reach. `build` creates it, in a thread, when it is first asked.
 
-    `build` is given an HTTP client for the model's provider; `close` closes it. One instance serves any number of
-    sessions, and any event loop, one loop at a time.
+    `build` gets an HTTP client for the model's provider; `close` closes it. One instance serves any number of sessions,
+    and any event loop, one loop at a time.
     """
 
     def __init__(self, name: str, build: "Callable[[AsyncClient], Model[Any]]") -> None:
@@ -42,7 +42,7 @@ class PydanticAIModel(LLMAdapter):
                 yield event
 
     async def close(self) -> None:
-        """Close the connections to the provider; idempotent. Another question opens new ones."""
+        """Close the connections to the provider; idempotent. Another request opens new ones."""
         opening, self._opening = self._opening, None
         if opening is None or opening[0] is not asyncio.get_running_loop():
             return
@@ -52,14 +52,14 @@ class PydanticAIModel(LLMAdapter):
 
     async def _exchange(self) -> "Exchange":
         loop = asyncio.get_running_loop()
-        # Connections belong to the loop that made them; a process may see several, one after another.
+        # Connections belong to the loop that opened them; a process may use several loops, one after another.
         if self._opening is None or self._opening[0] is not loop or _failed(self._opening[1]):
             self._opening = (loop, loop.create_task(self._open()))
-        # Several sessions may wait for the same opening; one that gives up must not end it for the others.
+        # Several sessions may wait for the same opening; if one gives up, it must not end it for the others.
         return await asyncio.shield(self._opening[1])
 
     async def _open(self) -> "Exchange":
-        # The providers' libraries take seconds to import: in the event loop that would starve every other run.
+        # The providers' libraries take seconds to import: in the event loop, that would starve every other run.
         return await asyncio.to_thread(self._load)
 
     def _load(self) -> "Exchange":

@@ -1,11 +1,11 @@
-"""Chat Completions from servers that tell with every piece of a reply what it has used so far."""
+"""Chat Completions from servers that report the usage so far with every piece of a reply."""
 
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 from pydantic_ai.usage import RequestUsage
 
 
 class TotalsOfChat(OpenAIChatModel):
-    """A model whose usage is what its server said last: adding up what it says would count the prompt many times."""
+    """A model whose usage is what its server reported last: adding up the reports would count the prompt many times."""
 
     @property
     def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:

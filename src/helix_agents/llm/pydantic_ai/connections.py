@@ -1,4 +1,4 @@
-"""HTTP responses that are closed when the question is, and not when the garbage collector finds them."""
+"""HTTP responses that are closed together with the request, and not when the garbage collector finds them."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ _arriving: ContextVar[list[Response] | None] = ContextVar("arriving_responses", 
 
 
 def open_client() -> AsyncClient:
-    """A client whose responses `OpenResponses` notes."""
+    """A client whose responses `OpenResponses` records."""
     client = create_async_httpx2_client()
     client.event_hooks = {**client.event_hooks, "response": [_note]}
     return client
 
 
 class OpenResponses:
-    """The responses one question is reading, closed at its end: some libraries leave one open when its reader stops
+    """The responses that one request is reading, closed at its end: some libraries leave one open when its reader stops
     early."""
 
     def __init__(self) -> None:
@@ -27,7 +27,8 @@ class OpenResponses:
 
     @contextmanager
     def noted(self) -> Generator[None]:
-        """Note what arrives in here. To be left in the task it was entered in, so nothing may be yielded inside."""
+        """Record what arrives in here. It must be left in the task that entered it, so nothing may be yielded
+        inside."""
         before = _arriving.set(self._responses)
         try:
             yield
@@ -36,7 +37,7 @@ class OpenResponses:
 
     @property
     def granted(self) -> bool:
-        """Whether the provider agreed to answer; what it says then may still make no sense."""
+        """Whether the provider agreed to answer; its answer may still make no sense."""
         return any(response.is_success for response in self._responses)
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Remembers what was converted of each session, so that a step converts only what is new."""
+"""Remembers what was converted for each session, so that a step converts only what is new."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ MESSAGES_KEPT = 50_000
 
 
 class Conversations:
-    """The sessions asked about last, up to a number of messages in all; an older one is converted anew."""
+    """The sessions asked about last, up to a total number of messages; an older one is converted again."""
 
     def __init__(self, converter: MessageConverter, *, messages_kept: int = MESSAGES_KEPT) -> None:
         self._converter = converter
@@ -31,7 +31,7 @@ class Conversations:
         self._size = 0
 
     def history(self, request: Request, cache: CacheTtl | None) -> list[ModelMessage]:
-        """The whole history in Pydantic AI's words; with `cache`, marked after the latest batch of tool results."""
+        """The whole history in Pydantic AI's format; with `cache`, marked after the latest batch of tool results."""
         conversation = self._kept.pop(request.session_id, None) or _Conversation(request.run_id)
         self._size -= len(conversation.sources)
         conversation.follow(request, self._converter)
@@ -45,7 +45,7 @@ class Conversations:
 
 @dataclass
 class _Conversation:
-    """One session: our messages, and the turns made of them. Turn k holds the messages up to `ends[k]`."""
+    """One session: our messages, and the turns made from them. Turn k holds the messages up to `ends[k]`."""
 
     run_id: RunId
     sources: list[Message] = field(default_factory=list[Message])
@@ -69,8 +69,8 @@ class _Conversation:
         return turns
 
     def _ends_like(self, messages: Sequence[Message]) -> bool:
-        """Whether our first and last message stand at the same places there: a look at each, so that a slip is never
-        silent, and a summary at the beginning is seen."""
+        """Whether our first and last message are at the same positions there: both are compared, so that a mistake is
+        never silent, and a summary at the beginning is noticed."""
         known = len(self.sources)
         if not known:
             return True
@@ -86,7 +86,7 @@ class _Conversation:
         last = self.turns[-1] if self.turns else None
         if isinstance(last, ModelRequest):
             # Results and what was said after them are one turn: providers want all results right after their calls.
-            # A question in flight may still hold the old turn, so it is replaced and not changed.
+            # A request in flight may still hold the old turn, so it is replaced and not changed.
             self.turns[-1] = ModelRequest(parts=[*last.parts, part])
             self.ends[-1] = len(self.sources)
         else:

@@ -1,4 +1,4 @@
-"""Embedders of OpenAI and Google, over Pydantic AI's layer of providers, loaded when they are first asked."""
+"""Embedders of OpenAI and Google, through Pydantic AI's providers, loaded when they are first asked."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ class _Opened(NamedTuple):
 
 
 class PydanticAIEmbedder(EmbeddingAdapter):
-    """Any embedder Pydantic AI can reach. `build` makes it, in a thread, when it is first asked.
+    """Any embedder that Pydantic AI can reach. `build` creates it, in a thread, when it is first asked.
 
-    `build` is given an HTTP client for the provider; `close` closes it. One instance serves any event loop, one loop at
-    a time.
+    `build` gets an HTTP client for the provider; `close` closes it. One instance serves any event loop, one loop at a
+    time.
     """
 
     def __init__(self, name: str, build: "Callable[[AsyncClient], EmbeddingModel]") -> None:
@@ -51,7 +51,7 @@ class PydanticAIEmbedder(EmbeddingAdapter):
             raise as_model_error(self._name, problem, otherwise=ModelUnavailableError) from problem
 
     async def close(self) -> None:
-        """Close the connections to the provider; idempotent. Another question opens new ones."""
+        """Close the connections to the provider; idempotent. Another request opens new ones."""
         opening, self._opening = self._opening, None
         if opening is None or opening[0] is not asyncio.get_running_loop():
             return
@@ -61,11 +61,11 @@ class PydanticAIEmbedder(EmbeddingAdapter):
 
     async def _model(self) -> "EmbeddingModel":
         loop = asyncio.get_running_loop()
-        # Connections belong to the loop that made them; a process may see several, one after another.
+        # Connections belong to the loop that opened them; a process may use several loops, one after another.
         if self._opening is None or self._opening[0] is not loop or _failed(self._opening[1]):
-            # The providers' libraries take seconds to import: in the event loop that would starve every other run.
+            # The providers' libraries take seconds to import: in the event loop, that would starve every other run.
             self._opening = (loop, loop.create_task(asyncio.to_thread(self._load)))
-        # Several may wait for the same opening; one that gives up must not end it for the others.
+        # Several callers may wait for the same opening; if one gives up, it must not end it for the others.
         return (await asyncio.shield(self._opening[1])).model
 
     def _load(self) -> _Opened:
@@ -86,7 +86,7 @@ def _failed(task: asyncio.Task[_Opened]) -> bool:
 def open_openai_embedder(
     name: str, *, api_key: str | None = None, base_url: str | None = None, dimensions: int | None = None
 ) -> PydanticAIEmbedder:
-    """`openai:text-embedding-3-small`, or what any server gives that speaks OpenAI's embeddings API.
+    """`openai:text-embedding-3-small`, or any server that supports OpenAI's embeddings API.
 
     Raises:
         MissingExtraError: the extra `openai` is not installed.
@@ -106,7 +106,7 @@ def open_openai_embedder(
 def open_google_embedder(
     name: str, *, api_key: str | None = None, base_url: str | None = None, dimensions: int | None = None
 ) -> PydanticAIEmbedder:
-    """`google:gemini-embedding-001`, by the Gemini API.
+    """`google:gemini-embedding-001`, through the Gemini API.
 
     Raises:
         MissingExtraError: the extra `google` is not installed.
@@ -124,9 +124,9 @@ def open_google_embedder(
 
 
 def _named(name: str, dimensions: int | None) -> str:
-    """The name its vectors are known by; those of another length are other ones."""
+    """The name under which its vectors are stored; vectors of another length are not comparable."""
     if dimensions is not None and dimensions < 1:
-        raise DefinitionError(f"Embedder {name!r}", f"dimensions={dimensions} has to be a whole number from 1 on.")
+        raise DefinitionError(f"Embedder {name!r}", f"dimensions={dimensions} has to be a whole number of at least 1.")
     return name if dimensions is None else f"{name}/{dimensions}"
 
 

@@ -1,4 +1,4 @@
-"""One question and its streamed answer, through Pydantic AI."""
+"""One request and its streamed answer, through Pydantic AI."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -23,7 +23,7 @@ class Exchange:
     """The connections to one model, and what was converted for it.
 
     Raises:
-        ModelRefusedError: the model cannot be set up, for want of a key for instance.
+        ModelRefusedError: the model cannot be set up, for example because a key is missing.
     """
 
     def __init__(self, name: str, build: Callable[[AsyncClient], Model[Any]]) -> None:
@@ -51,7 +51,7 @@ class Exchange:
         except ModelError:
             raise
         except Exception as problem:
-            # What the libraries stumble over in an answer came from the provider, and may be in order next time.
+            # What the libraries fail on in an answer came from the provider, and may be fine next time.
             is_theirs = is_answering or responses.granted
             otherwise = ModelUnavailableError if is_theirs else ModelRefusedError
             raise as_model_error(self._name, problem, otherwise=otherwise) from problem

@@ -15,7 +15,7 @@ from helix_agents.domain.errors import (
     ModelUnavailableError,
 )
 
-# The first kind that fits decides, so the special ones stand before the general ones.
+# The first kind that matches decides, so specific kinds come before general ones.
 _KINDS: tuple[tuple[type[Exception], type[ModelError]], ...] = (
     (theirs.ModelContextWindowExceededError, ContextTooLongError),
     (theirs.ModelRateLimitError, ModelOverloadedError),
@@ -33,28 +33,28 @@ _KINDS: tuple[tuple[type[Exception], type[ModelError]], ...] = (
     (OSError, ModelUnavailableError),
 )
 
-# Their sentence goes on with advice for users of their library.
+# Their sentence continues with advice for users of their library.
 _NO_KEY = re.compile(r"Set the `(\w+)` environment variable")
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425})
 _TOO_LARGE = 413
 
 
 def as_model_error(model: str, problem: Exception, *, otherwise: type[ModelError] = ModelRefusedError) -> ModelError:
-    """The error of ours that says whether asking again may help, with the provider's own words and wish to wait.
+    """Our error that says whether asking again may help, with the provider's own words and requested wait.
 
-    `otherwise` is what a problem that nobody knows counts as.
+    `otherwise` is what an unknown problem counts as.
     """
     kind = _kind(problem) or otherwise
     return kind(model, _reason(problem), _wished(problem))
 
 
 def _wished(problem: Exception) -> float | None:
-    """How long the provider wants to be left alone, in seconds: as a header says it, or where Google writes it."""
+    """How long the provider asks us to wait, in seconds: from a header, or from where Google writes it."""
     if not isinstance(problem, theirs.ModelAPIError):
         return None
     if problem.retry_after is not None:
         return problem.retry_after
-    # Theirs reads whole seconds alone.
+    # Theirs reads only whole seconds.
     headers = problem.headers if isinstance(problem, theirs.ModelHTTPError) else None
     return _seconds((headers or {}).get("retry-after")) or _delay_in(problem.body)
 
@@ -82,7 +82,7 @@ def _seconds(said: str | None) -> float | None:
 
 
 def _kind(problem: Exception) -> type[ModelError] | None:
-    # A status that says what it means is believed before the category it was filed under.
+    # A status with a clear meaning takes precedence over the category it was filed under.
     if isinstance(problem, theirs.ModelHTTPError):
         if problem.status_code == _TOO_LARGE:
             return ContextTooLongError
@@ -103,14 +103,14 @@ def _reason(problem: Exception) -> str:
         return f"HTTP {problem.status_code}: {words}"
     missing = _NO_KEY.match(str(problem)) if isinstance(problem, theirs.UserError) else None
     if missing is not None:
-        return f"there is no key for it; set {missing[1]}, or give open_model an api_key"
+        return f"there is no API key for it; set {missing[1]}, or give open_model an api_key"
     if isinstance(problem, theirs.AgentRunError | theirs.UserError):
         return words or str(problem)
     return f"{type(problem).__name__}: {problem}"
 
 
 def _own_words(body: object) -> str | None:
-    """The sentence in a provider's error body, wherever it keeps it."""
+    """The sentence in a provider's error body, wherever it is."""
     match body:
         case {"error": {"message": str() as message}} | {"message": str() as message}:
             return message

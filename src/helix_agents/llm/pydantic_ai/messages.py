@@ -1,4 +1,4 @@
-"""Our messages in Pydantic AI's words."""
+"""Our messages in Pydantic AI's format."""
 
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ _NOTHING_GIVEN = "(empty result)"
 
 
 class MessageConverter:
-    """Converts for one model, and counts: a history that is converted twice costs more with every step."""
+    """Converts for one model, and counts: a history that is converted repeatedly costs more with every step."""
 
     def __init__(self, name: str, model: Model[Any]) -> None:
         self._name = name
@@ -64,7 +64,8 @@ class MessageConverter:
         )
 
     def response(self, message: AssistantMessage) -> ModelResponse:
-        """What a model said, part by part as its provider sent it, without reasoning the provider cannot check."""
+        """What a model said, part by part as its provider sent it, without reasoning that the provider cannot
+        verify."""
         self.converted += 1
         described = Provenance.find(message)
         kept = described or Provenance(name=self._model.system if message.model == self._name else None)
@@ -75,15 +76,15 @@ class MessageConverter:
             provider_response_id=kept.response_id,
         )
         intact = described is not None and described.fits(message)
-        # Two APIs of one provider tell reasoning in different ways, and neither reads the other's.
+        # Two APIs of one provider represent reasoning differently, and neither reads the other's.
         alike = _api_of(message.model or self._name) == _api_of(self._name)
         response.parts = [part for part in kept.parts_of(message) if self._wanted(part, response, intact, alike)]
         return response
 
     def _wanted(self, part: ModelResponsePart, response: ModelResponse, intact: bool, alike: bool) -> bool:
-        """Reasoning that is not its provider's own, or not what it was, would be sent as if it had been said aloud.
+        """Reasoning that is not this provider's own, or was changed, would be sent as if it had been said aloud.
 
-        Anthropic's models say blank texts that Anthropic refuses to read again.
+        Anthropic's models produce blank texts that Anthropic refuses to read again.
         """
         if isinstance(part, TextPart):
             return self._model.canonical_system != "anthropic" or not part.content.isspace()
@@ -100,7 +101,7 @@ def _api_of(model: str) -> str:
 
 
 def _user_content(content: str | tuple[Part, ...]) -> str | Sequence[UserContent]:
-    """What was said; nothing at all is said in words, because no provider takes it otherwise."""
+    """What was said; an empty message is put into words, because no provider accepts it otherwise."""
     if isinstance(content, str):
         return content if content and not content.isspace() else _NOTHING_SAID
     return list(_pieces(content)) or _NOTHING_SAID
@@ -131,13 +132,13 @@ def _attachment(url: str, media_type: str | None, otherwise: str, filename: str 
 
 
 def _plain_type(media_type: str) -> str:
-    """A media type as providers list it; browsers add the character set, and write names that are none."""
+    """A media type as providers list it; browsers add the character set, and use invalid names."""
     plain = media_type.partition(";")[0].strip().lower()
     return _REAL_TYPES.get(plain, plain)
 
 
 def _from_base64(raw: bytes) -> bytes:
-    """Some leave out the padding."""
+    """Decodes base64 even if the padding is missing."""
     try:
         return b64decode(raw + b"=" * (-len(raw) % 4))
     except ValueError as problem:
@@ -145,7 +146,7 @@ def _from_base64(raw: bytes) -> bytes:
 
 
 def _told_of_edit(message: ToolMessage) -> str:
-    """The result of a call that did not run with the input the model gave; its history says it did."""
+    """The result of a call that did not run with the model's input, although its history says so."""
     result = _result(message.content)
     text = result if isinstance(result, str) else encode(result).decode()
     ran_with = encode(message.metadata[EDITED_INPUT]).decode()
@@ -153,8 +154,8 @@ def _told_of_edit(message: ToolMessage) -> str:
 
 
 def _result(content: JSON) -> JSON:
-    """Texts and objects go as they are; a list would be torn into its items, so it goes as JSON text. An empty text
-    would be refused by some providers, with every later request that has it in its history."""
+    """Texts and objects are sent as they are; a list would be split into its items, so it is sent as JSON text. Some
+    providers would refuse an empty text, and every later request that has it in its history."""
     if type(content) is str and (not content or content.isspace()):
         return _NOTHING_GIVEN
     return content if type(content) in (str, dict) else encode(content).decode()

@@ -1,8 +1,8 @@
 """Keeps what a provider wants back with its own reply: signatures, item ids, and the order of its parts.
 
-A reply of ours is one text, its reasoning and its calls. A provider's is a list of parts, some of them signed, and it
-may refuse a history whose parts came back in another order or without their ids. The difference is kept beside the
-reply, in its metadata, and forgotten by everybody but the provider it came from.
+A reply of ours is one text, its reasoning and its calls. A provider's reply is a list of parts, some of them signed,
+and the provider may refuse a history whose parts come back in another order or without their ids. The difference is
+kept in the reply's metadata, and ignored by everyone but the provider it came from.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ METADATA_KEY = "provider"
 
 
 class PartPlace(Record):
-    """Where a part of the provider's reply stands in ours, and what else it carried."""
+    """The position in our reply of a part of the provider's, and what else the part carried."""
 
     thinking: int | None = None
     text: tuple[int, int] | None = None
@@ -31,7 +31,8 @@ class PartPlace(Record):
 
 
 class Provenance(Record):
-    """Whose reply it is. `parts` is empty when it is reasoning, then text, then calls, with nothing else to keep."""
+    """Whose reply it is. `parts` is empty if the reply is reasoning, then text, then calls, with nothing else to
+    keep."""
 
     name: str | None = None
     system: str | None = None
@@ -42,7 +43,7 @@ class Provenance(Record):
 
     @classmethod
     def find(cls, message: AssistantMessage) -> Self | None:
-        """What is kept beside a reply. A reply that was cut off has nothing: its stream never ended."""
+        """What is kept with a reply. A reply that was cut off has nothing: its stream never ended."""
         kept = message.metadata.get(METADATA_KEY)
         if kept is None:
             return None
@@ -52,11 +53,11 @@ class Provenance(Record):
             return None
 
     def fits(self, message: AssistantMessage) -> bool:
-        """Whether the description is still true: somebody may have edited the reply since."""
+        """Whether the description is still true: the reply may have been edited since."""
         return not self.parts or _extent(self.parts) == _extent(_places_in(message))
 
     def parts_of(self, message: AssistantMessage) -> Iterator[ModelResponsePart]:
-        """The parts the provider sent, in its order; of an edited reply those it has now."""
+        """The parts that the provider sent, in its order; for an edited reply, those that it has now."""
         for place in self.parts if self.parts and self.fits(message) else _places_in(message):
             extras: dict[str, Any] = {"id": place.id, "provider_name": self.name, "provider_details": place.details}
             if place.thinking is not None:
@@ -71,7 +72,7 @@ class Provenance(Record):
 
 
 def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> AssistantMessage:
-    """A provider's reply in our words, with what the provider wants back kept beside it."""
+    """A provider's reply in our format, together with what the provider wants back."""
     text = ""
     joints = TextJoints()
     thinking: list[Thinking] = []
@@ -90,7 +91,7 @@ def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> A
                 places.append(_place(part, call=len(calls)))
                 calls.append(ToolCall(id=call_id, name=mended(tool), arguments=read_arguments(args)))
             case _:
-                # Nothing of ours asks a provider for other parts, such as the calls of its own tools.
+                # We never ask a provider for other parts, such as calls of its own tools.
                 continue
     plain = _plain_places(len(thinking), len(text), len(calls))
     provenance = Provenance(
@@ -113,7 +114,7 @@ def read_reply(response: ModelResponse, name: str, stop_reason: StopReason) -> A
 
 
 class TextJoints:
-    """Parts of text that stand side by side are one text; what stands between others shows as an empty line."""
+    """Adjacent text parts are one text; text parts with something in between are separated by an empty line."""
 
     def __init__(self) -> None:
         self._last: int | None = None
@@ -155,7 +156,7 @@ def _refusal(response: ModelResponse) -> str | None:
 
 
 def read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
-    """A call's arguments as values, or as the text they were if they cannot be read."""
+    """A call's arguments as values, or as the original text if they cannot be parsed."""
     if not args or (isinstance(args, str) and says_nothing(args)):
         return {}
     if not isinstance(args, str):

@@ -57,7 +57,7 @@ class ReplyReader:
         self._pieces: defaultdict[int, Pieces] = defaultdict(Pieces)
 
     def read(self, event: ModelResponseStreamEvent) -> Iterator[ModelEvent]:
-        """The pieces one event of the provider brings: none, one or two."""
+        """The pieces in one event of the provider: none, one or two."""
         match event:
             case PartStartEvent(index=index, part=TextPart(content=text)):
                 yield from self._text(index, text)
@@ -81,7 +81,7 @@ class ReplyReader:
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
                 yield from self._arguments(index, args or "")
             case PartEndEvent(index=index, part=ToolCallPart(args=args)):
-                # All that is certain is that another part has begun; some providers then go on with this one.
+                # All that is certain is that another part has started; some providers then continue with this one.
                 if _is_whole(args):
                     yield from self._end_call(index)
             case _:
@@ -102,7 +102,7 @@ class ReplyReader:
         return ReplyDone(reply=reply, usage=_usage(response.usage))
 
     def _next(self, index: int, piece: str | None) -> str:
-        """What the next piece of a part says, None being its end."""
+        """The text of the next piece of a part; None marks its end."""
         pieces = self._pieces[index]
         return pieces.rest() if piece is None else pieces.next(piece)
 
@@ -132,7 +132,7 @@ class ReplyReader:
 
 
 def _is_whole(args: str | Mapping[str, Any] | None) -> bool:
-    """Whether arguments need no further piece. Where there are none yet, they may still begin."""
+    """Whether arguments need no further piece. If there are none yet, they may still come."""
     return bool(args) and not isinstance(read_arguments(args), str)
 
 
@@ -148,5 +148,5 @@ def _usage(usage: RequestUsage) -> TokenCount:
 
 
 def _count(said: object) -> int:
-    """A number of tokens; servers that speak another's format may say it in another way, or not at all."""
+    """A number of tokens; servers that imitate another's format may write it differently, or not at all."""
     return int(said) if isinstance(said, int | float) and isfinite(said) else 0

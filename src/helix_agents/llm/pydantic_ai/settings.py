@@ -1,4 +1,4 @@
-"""What we ask of a reply, in Pydantic AI's words: settings, tools, instructions and the prompt cache."""
+"""What we ask of a reply, in Pydantic AI's format: settings, tools, instructions and the prompt cache."""
 
 from typing import Any, cast
 
@@ -12,10 +12,10 @@ from helix_agents.ports.llm import FINISH_TOOL, CacheTtl, ModelRequest, ToolSpec
 
 
 def parameters_of(name: str, request: ModelRequest, model: Model[Any]) -> ModelRequestParameters:
-    """The instructions and the tools; which tool is called, if any, is left to the model.
+    """The instructions and the tools; the model decides which tool to call, if any.
 
     Raises:
-        ModelRefusedError: a tool cannot be as strict as it is to be.
+        ModelRefusedError: a tool cannot be as strict as requested.
     """
     strict_output = request.settings.strict_output
     tools = [_definition(tool, strict_output=strict_output) for tool in request.tools]
@@ -29,7 +29,7 @@ def parameters_of(name: str, request: ModelRequest, model: Model[Any]) -> ModelR
 
 
 def settings_of(request: ModelRequest, model: Model[Any]) -> ModelSettings:
-    """The settings that are set; `provider_options` pass through under the names Pydantic AI gives them."""
+    """The settings that are set; `provider_options` are passed through under Pydantic AI's names."""
     ours = request.settings
     settings: dict[str, Any] = {
         "temperature": ours.temperature,
@@ -42,13 +42,13 @@ def settings_of(request: ModelRequest, model: Model[Any]) -> ModelSettings:
     settings = {name: value for name, value in settings.items() if value is not None}
     settings |= _cache_anchor(request, model)
     settings |= ours.provider_options
-    # The engine alone retries: it knows the budget, honours the provider's wish to wait, and can be interrupted.
+    # Only the engine retries: it knows the budget, honours the provider's requested wait, and can be interrupted.
     settings["max_retries"] = 0
     return cast("ModelSettings", settings)
 
 
 def cache_ttl(request: ModelRequest, model: Model[Any]) -> CacheTtl | None:
-    """How long the provider should keep the prompt, if it is one that was asked to."""
+    """How long the provider should keep the prompt, if it was asked to."""
     cache = request.settings.cache
     return cache.ttl if cache is not None and model.canonical_system == cache.provider else None
 
@@ -57,7 +57,7 @@ def _cache_anchor(request: ModelRequest, model: Model[Any]) -> dict[str, Any]:
     ttl = cache_ttl(request, model)
     if ttl is None:
         return {}
-    # A prompt is read tools first, so an anchor at the instructions covers both; without instructions the last tool
+    # A prompt is read tools first, so an anchor at the instructions covers both; without instructions, the last tool
     # has to carry it.
     return {"anthropic_cache_instructions" if request.instructions else "anthropic_cache_tool_definitions": ttl}
 

@@ -1,4 +1,4 @@
-"""Schemas that a provider is to enforce, and what it could not enforce without losing something."""
+"""Schemas that a provider should enforce, and what it could not enforce without losing something."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -10,19 +10,19 @@ from helix_agents.ports.llm import ToolSpec
 
 
 def check_strict(name: str, model: Model[Any], tool: ToolSpec) -> None:
-    """Refuse a strict tool with a dict in it: of free keys a strict schema allows none, so the model could hand in
-    nothing but an empty one, and nobody would know.
+    """Reject a strict tool with a dict in it. A strict schema allows no free keys, so the model could submit nothing
+    but an empty dict, and this would go unnoticed.
 
     Raises:
         ModelRefusedError: says which field.
     """
     if model.canonical_system == "google":
-        # It is told no schema is strict, and takes free keys.
+        # It is not told that a schema is strict, and accepts free keys.
         return
     found = next(_free_keys(tool.parameters, tool.name), None)
     if found is not None:
-        cure = "give it fields, or make it a list of pairs, or do without strict"
-        reason = f"tool {tool.name!r} cannot be strict, as {found!r} is a dict, whose keys no strict schema leaves free"
+        cure = "give it fields, make it a list of pairs, or leave out strict"
+        reason = f"tool {tool.name!r} cannot be strict: {found!r} is a dict, whose keys no strict schema leaves open"
         raise ModelRefusedError(name, f"{reason}; {cure}")
 
 

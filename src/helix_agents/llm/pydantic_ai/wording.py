@@ -1,4 +1,4 @@
-"""Words as both sides take them: what a provider sends may be no whole text, and what we send it may refuse."""
+"""Text that both sides accept: a provider may send incomplete characters, and may refuse some of ours."""
 
 import json
 import re
@@ -19,7 +19,7 @@ class Pieces:
         self._half = ""
 
     def next(self, piece: str) -> str:
-        """What can be said now that this piece is here."""
+        """The text that is complete now that this piece has arrived."""
         text = self._half + piece
         self._half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
         return mended(text[: len(text) - len(self._half)])
@@ -31,7 +31,7 @@ class Pieces:
 
 
 def mended(text: str) -> str:
-    """The text with halves of characters joined, and a mark in place of those that are alone and cannot be stored."""
+    """The text with halves of characters joined, and a mark in place of lone halves, which cannot be stored."""
     if text.isascii():
         return text
     try:
@@ -42,7 +42,7 @@ def mended(text: str) -> str:
 
 
 def mended_arguments(arguments: Mapping[str, Any]) -> dict[str, JSON]:
-    """Arguments that a provider sent as values, all their texts mended."""
+    """Arguments that a provider sent as values, with all their texts mended."""
     values = dict(arguments)
     try:
         encode(values)
@@ -52,5 +52,5 @@ def mended_arguments(arguments: Mapping[str, Any]) -> dict[str, JSON]:
 
 
 def legal_name(tool: str) -> str:
-    """The name of a tool as every provider takes it. Models make up others, which providers refuse to read again."""
+    """A tool's name in a form that every provider accepts. Models invent names that providers refuse to read again."""
     return _FOREIGN.sub("_", tool)[:_LONGEST_NAME] or "unknown"

@@ -1,4 +1,4 @@
-"""Agents on DBOS: every effect is a step of a workflow, kept in a SQLite or PostgreSQL database of DBOS' own."""
+"""Agents on DBOS: every effect is a step of a workflow, kept in DBOS's own SQLite or PostgreSQL database."""
 
 from importlib.util import find_spec
 

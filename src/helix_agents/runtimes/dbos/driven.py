@@ -1,4 +1,4 @@
-"""A run that is driven in a workflow of this process, and its calls that have workflows of their own."""
+"""A run that is driven in a workflow of this process, and its calls that have their own workflows."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -11,11 +11,11 @@ from helix_agents.engine.plain import CallsRequest, Plain
 from helix_agents.runtimes.executor.claimed_runs import ClaimedRun
 
 MakeCall: TypeAlias = "Callable[[Driven, Plain], Coroutine[Any, Any, Plain]]"
-"""Makes a call of a run, in the workflow that it is called in."""
+"""Makes a call of a run, in the workflow in which it is called."""
 
 
 class Driven(ClaimedRun):
-    """`lost` is done once a call of this run was let go of, so that nobody waits for it."""
+    """`lost` is done once a call of this run was released, so that nothing waits for it."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class Driven(ClaimedRun):
         return self._make(self, request)
 
     def let_go(self) -> None:
-        """Have everybody know who waits for a call."""
+        """Tell everything that waits for a call."""
         if not self.lost.done():
             self.lost.set_result(None)
 
     async def end_calls(self) -> None:
-        """Nobody waits any more for what is still going on."""
+        """End calls that are still running; nothing waits for them any more."""
         left = [task for task in self.calls.values() if not task.done()]
         for task in left:
             task.cancel()

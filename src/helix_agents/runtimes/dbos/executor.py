@@ -22,7 +22,7 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 class DBOSSettings(OpenSettings, total=False):
-    """What `DBOSAgentExecutor.open` can be told."""
+    """The settings that `DBOSAgentExecutor.open` accepts."""
 
     system_database_url: str | None
     prefix: str
@@ -35,21 +35,21 @@ class DBOSSettings(OpenSettings, total=False):
 
 
 class DBOSAgentExecutor(ExecutorCore):
-    """Runs agents as DBOS workflows; finished effects are never done again, whatever dies.
+    """Runs agents as DBOS workflows. Finished effects are never done again, whatever dies.
 
     Use it as `async with DBOSAgentExecutor.open(url, agents=[…]) as helix:`. DBOS keeps its own tables in
     `system_database_url`: by default in the same PostgreSQL database, or in a file beside a SQLite store.
 
-    `placement` says where runs are driven: `here`, in a queue that every process shares (`shared`), or in that queue
-    but not by this process (`elsewhere`). Processes of one application have one `prefix`, with which the names of
-    workflows and of the queue begin. An `executor_id` that a restarted process keeps lets DBOS itself go on with its
-    workflows; without one, other processes do when the lease has run out.
+    `placement` says where runs are driven: in this process (`here`), in a queue that every process shares (`shared`),
+    or in that queue but not by this process (`elsewhere`). All processes of one application use the same `prefix`, with
+    which the names of workflows and of the queue start. If a restarted process keeps its `executor_id`, DBOS itself
+    continues its workflows; without one, other processes do so once the lease has expired.
 
-    Nobody asks DBOS for what has ended, as results are in the store: the janitor lets go of workflows of this prefix
-    that ended `workflow_retention_ms` ago, a week if left out. None leaves all of them.
+    Results are in the store, so ended workflows are not needed any more: the janitor removes workflows of this prefix
+    that ended `workflow_retention_ms` ago, by default a week. None keeps all of them.
 
-    A process has one DBOS. Executors that want the same one share it, also one that your program has launched.
-    Further settings are those of `Executor`; `dbos_config` are settings of DBOS itself.
+    A process has one DBOS. Executors with the same DBOS settings share it, and can share one that your program has
+    launched. The remaining settings are those of `Executor`; `dbos_config` holds settings of DBOS itself.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class DBOSAgentExecutor(ExecutorCore):
         if executor_id is not None:
             check_text("DBOSAgentExecutor", "executor_id", executor_id)
         if workflow_retention_ms is not None:
-            kept = "; None keeps them for ever"
+            kept = "; None keeps them forever"
             check_whole("DBOSAgentExecutor", "workflow_retention_ms", workflow_retention_ms, 0, other=kept)
         _check_config(dbos_config or {})
         runtime = DBOSRuntime(
@@ -104,7 +104,8 @@ class DBOSAgentExecutor(ExecutorCore):
     def open(
         cls, url: str | None = None, *, namespace: str = "", **settings: Unpack[DBOSSettings]
     ) -> OpeningExecutor[Self]:
-        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
+        """An executor on the backend that a URL names; by default the one in `HELIX_STORE`, else a file beside the
+        process."""
         url = chosen_store(url)
         if settings.get("system_database_url") is None:
             settings["system_database_url"] = system_database_beside(url)

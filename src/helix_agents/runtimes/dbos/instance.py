@@ -27,27 +27,27 @@ T = TypeVar("T")
 
 APPLICATION = "helix-agents"
 VERSION = f"helix-{EFFECT_SEQUENCE}"
-"""What DBOS takes for the version of the program: it replays no history of another one."""
+"""What DBOS takes for the version of the program: it replays no history of another version."""
 
 PATIENCE_SECONDS = 20.0
-"""How long whoever needs an answer waits for a system database that gives none, and how often that is told."""
+"""How long a caller waits for a system database that does not answer, and how often that is logged."""
 
 _NEW_ID = re.compile("dbos_[a-z0-9]{26}")
 
 
 def new_executor_id() -> str:
-    """A name by which DBOS knows this process, and no other one ever."""
+    """A unique name by which DBOS knows this process."""
     return RandomIds().new("dbos")
 
 
 def is_new_executor_id(name: str) -> bool:
-    """Whether a process had this name for one life only; one that was given its name may come back."""
+    """Whether a process had this name for one lifetime only; a process that was given its name may come back."""
     return _NEW_ID.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The DBOS an executor needs. `works` says whether this process takes runs from queues."""
+    """The DBOS that an executor needs. `works` says whether this process takes runs from queues."""
 
     system_database_url: str
     executor_id: str | None = None
@@ -94,19 +94,19 @@ _process = _Process()
 
 
 async def acquire(wanted: Wanted, fallback_id: str) -> str:
-    """Have DBOS launched as wanted; where no executor id is wanted, it knows this process by the given one, if it was
-    not launched before. Answers by which one it does.
+    """Have DBOS launched as wanted. If no executor id is wanted, DBOS knows this process by the fallback id, unless it
+    was launched before. Returns the id that it uses.
 
     Raises:
-        DBOSInUseError: this process runs DBOS already, in another way.
-        InvalidStoreUrlError: its system database cannot be where that says, or not in this Python.
-        RuntimeUnavailableError: its system database does not answer.
+        DBOSInUseError: this process already runs DBOS with other settings.
+        InvalidStoreUrlError: the system database cannot be at that address, or not with this Python.
+        RuntimeUnavailableError: the system database does not answer.
     """
     acquiring = asyncio.create_task(asyncio.to_thread(_process.acquire, wanted, fallback_id))
     try:
         return await asyncio.shield(acquiring)
     except asyncio.CancelledError:
-        # The thread goes on whoever is cancelled, and what it gets is given back.
+        # The thread continues whatever is cancelled, and what it acquires is released again.
         await asyncio.wait((acquiring,))
         if acquiring.exception() is None:
             await release()
@@ -114,9 +114,9 @@ async def acquire(wanted: Wanted, fallback_id: str) -> str:
 
 
 class Questions:
-    """Asks DBOS what somebody waits for, who is told when its system database does not answer.
+    """Asks DBOS on behalf of waiting callers, and tells them if its system database does not answer.
 
-    The thread of a question that was asked goes on with it. So as long as one waits, nothing else is asked.
+    The thread of a request that was made keeps working on it. So while one waits, no other request is made.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -124,7 +124,7 @@ class Questions:
         self._unanswered: set[asyncio.Task[Any]] = set()
 
     async def ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """The answer to a question.
+        """The answer to a request.
 
         Raises:
             RuntimeUnavailableError: there is none.
@@ -148,7 +148,7 @@ class Questions:
             raise _unavailable(self._wanted, problem) from problem
 
     def forget(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for answers."""
         for asking in self._unanswered:
             asking.cancel()
 
@@ -159,14 +159,14 @@ class Questions:
 
 
 async def release() -> bool:
-    """Say that an executor needs DBOS no longer; answers whether it was the last one."""
+    """Note that an executor no longer needs DBOS; returns whether it was the last one."""
     # DBOS made its own threads those of this loop, and they end with it.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(thread_name_prefix="asyncio"))
     return await asyncio.to_thread(_process.release)
 
 
 def _find(wanted: Wanted) -> _Launched | None:
-    """The DBOS that the program launched itself, for workflows of its own; it stays the program's to destroy."""
+    """The DBOS that the program launched itself, for its own workflows; destroying it is left to the program."""
     theirs = _present()
     if theirs is None or not theirs._launched:
         return None
@@ -216,13 +216,13 @@ def _destroy() -> None:
 
 @contextmanager
 def _for_a_while() -> Generator[None]:
-    """A launch waits for a database that went away under it, and not for ever."""
+    """A launch waits for a database that went away during it, but not forever."""
     is_over = threading.Event()
 
     def end() -> None:
         is_over.wait(PATIENCE_SECONDS)
         while not is_over.is_set():
-            # Again and again: it may not have come to its database yet.
+            # Repeatedly, because it may not have reached its database yet.
             _be_patient(False)
             is_over.wait(0.1)
 
@@ -237,7 +237,7 @@ def _for_a_while() -> Generator[None]:
 
 
 def _be_patient(patient: bool) -> None:
-    """Whether DBOS asks a database that does not answer again and again, or says so."""
+    """Whether DBOS keeps asking a database that does not answer, or reports it."""
     theirs = _present()
     if theirs is not None and theirs._sys_db_field is not None:
         theirs._sys_db_field._retry_connection_errors = patient
@@ -254,10 +254,10 @@ def _unavailable(wanted: Wanted, problem: Exception) -> RuntimeUnavailableError:
 
 
 class _Hearing(logging.Filter):
-    """Hears what DBOS logs, and passes on its errors; all of it, where somebody has set its level.
+    """Watches what DBOS logs, and passes on its errors; everything, if its level was set explicitly.
 
-    A system database that went away is asked again and again, without an end, and DBOS but warns of it, in each of its
-    threads. So it is told in our own log. A launch that fails is our caller's to tell.
+    DBOS asks a system database that went away again and again, without end, and only warns about it, in each of its
+    threads. So our own log reports it. A launch that fails is reported by our caller.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -285,7 +285,7 @@ class _Hearing(logging.Filter):
 
 
 def _forget_closed_streams() -> None:
-    """DBOS logs to the stderr that it met first, flushes it at every launch, and fails if somebody closed it since."""
+    """DBOS logs to the first stderr it met, flushes it at every launch, and fails if it was closed since."""
     theirs = logging.getLogger("dbos")
     for handler in tuple(theirs.handlers):
         if getattr(getattr(handler, "stream", None), "closed", False):
@@ -293,7 +293,7 @@ def _forget_closed_streams() -> None:
 
 
 def _check(launched: _Launched, wanted: Wanted) -> None:
-    """One process has one DBOS: a second executor shares it or is told why it cannot."""
+    """A process has one DBOS: a second executor shares it or gets an error that says why it cannot."""
     present = launched.wanted
     if wanted.system_database_url != present.system_database_url:
         places = [shown_url(each.system_database_url) for each in (present, wanted)]
@@ -303,7 +303,7 @@ def _check(launched: _Launched, wanted: Wanted) -> None:
     elif wanted.works and not present.works:
         reason = "it was launched by an executor that leaves all runs to other processes"
     elif launched.is_ours and dict(wanted.config) != dict(present.config):
-        reason = "its configuration is another one"
+        reason = "its configuration is different"
     else:
         return
     raise DBOSInUseError(reason)

@@ -53,28 +53,29 @@ from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.workflow_names import belongs_to, name_turn
 
 Placement: TypeAlias = Literal["here", "shared", "elsewhere"]
-"""Where the runs that are begun here are driven: in this process, by any process of the queue, or by any but this."""
+"""Where runs started here are driven: in this process, by any process of the queue, or by any other than this one."""
 
 NOT_OURS = (ConflictError, SessionNotFoundError)
-"""What says that nobody here has to drive a run any more: another one does, it is over, or its session was deleted."""
+"""Errors which mean that no driver is needed here: another one drives the run, it is over, or its session was
+deleted."""
 
 
 TIDY_SECONDS = 600.0
-"""How often workflows that ended long ago are looked for."""
+"""How often to look for workflows that ended long ago."""
 
 LATEST_RECORD_MS = 600_000
-"""How long after a run's last commit its process may still be about to tell DBOS of it."""
+"""How long after a run's last commit its process may still be about to tell DBOS about it."""
 
 MOST_AT_ONCE = 1_000
-"""How many of them one round of the janitor lets go of, which has more to see to; the next one goes on."""
+"""How many of them one round of the janitor removes, because it has other work; the next round continues."""
 
 
 class DBOSRuntime(OwnedRuns):
     """The workflows of one executor.
 
-    DBOS remembers which effects a workflow has done, and runs a workflow again whose process it knows to be restarted.
-    Each time it does, the run is claimed, so that of two processes that have one workflow only the later one writes.
-    Processes that do not come back are noticed by their lease, and their runs go on in fresh workflows.
+    DBOS remembers which effects a workflow has done, and runs a workflow again if it knows that its process was
+    restarted. Each time it does, the run is claimed, so that of two processes with the same workflow only the later one
+    writes. Processes that do not come back are noticed by their lease, and their runs continue in fresh workflows.
     """
 
     def __init__(
@@ -112,19 +113,20 @@ class DBOSRuntime(OwnedRuns):
         self._ready = asyncio.Event()
         self._is_closed = False
 
-    # -- coming and going
+    # -- starting and leaving
 
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._runs = LiveRuns(services=self.services, alone=True, open_deps=self._open_deps)
         async with AsyncExitStack() as undoing:
-            # Known before DBOS is launched, which begins with the workflows that an earlier life of this process left.
+            # Registered before DBOS is launched, which starts with the workflows that an earlier life of this process
+            # left.
             workflows.HOSTS.setdefault(self._prefix, []).append(self)
             undoing.callback(workflows.HOSTS[self._prefix].remove, self)
             self._executor_id = await instance.acquire(self._wanted, instance.new_executor_id())
             undoing.push_async_callback(instance.release)
             if instance.is_new_executor_id(self._executor_id):
-                # Executors that share a DBOS come and go, and have stores of their own: each one says that it lives.
+                # Executors that share a DBOS come and go, and have their own stores: each one keeps this lease alive.
                 self._lease.keep_too(self._executor_id)
             self._lease.keep_too(lease_of_engine("dbos", self._prefix))
             if self._placement == "shared":
@@ -155,7 +157,7 @@ class DBOSRuntime(OwnedRuns):
             await self._lease.give_up(self._executor_id)
 
     async def _end_everything(self) -> None:
-        # From now on no workflow that DBOS is about to start gets in.
+        # From now on, no workflow that DBOS is about to start gets in.
         self._is_closed = True
         self._questions.forget()
         while late := (*self._running.values(), *self._background, *self._executions):
@@ -167,11 +169,11 @@ class DBOSRuntime(OwnedRuns):
 
     @property
     def owner(self) -> str | None:
-        """Runs that any process may drive have an owner once one of them has claimed them."""
+        """Runs that any process may drive have no owner until one of them claims them."""
         return self._lease.owner if self._placement == "here" else None
 
     def check_loop(self) -> None:
-        """All workflows of an executor are driven in one loop, and so are those that wait for them."""
+        """All workflows of an executor are driven in one loop, and so is everything that waits for them."""
         if asyncio.get_running_loop() is not self.loop:
             raise OtherEventLoopError(self.loop.is_closed())
 
@@ -189,8 +191,8 @@ class DBOSRuntime(OwnedRuns):
         model: LLMAdapter | None = None,
         begun: Begun | None = None,
     ) -> None:
-        """Start the run's workflow. What is given for one call lives here: a process that drives runs drives such a one
-        itself."""
+        """Start the run's workflow. Hooks and a model given for one call live here: a process that drives runs drives
+        such a run itself."""
         if self.is_driven(run):
             return
         given = hooks is not None or model is not None
@@ -211,19 +213,19 @@ class DBOSRuntime(OwnedRuns):
         if standing == "missing" and await is_anothers(self.services.store, "dbos", self._prefix):
             return "alive"
         if standing == "alive" and found is not None and found.status == "ENQUEUED":
-            # Companions have a queue of their own, with the same workers.
+            # Companions have their own queue, with the same workers.
             await self._unattended.look(self.services.store, run, self._prefix)
         return standing
 
     async def _is_gone(self, executor_id: str) -> bool:
-        """Whether a process died and does not come back under this name, by which DBOS knows it."""
+        """Whether the process that DBOS knows by this name died and will not come back."""
         if executor_id == self._executor_id or not instance.is_new_executor_id(executor_id):
             return False
         return await self.services.store.find_lease(executor_id) is None
 
     def drive_detached(self, run: RunRecord) -> None:
-        """Start a companion's workflow, here if anything is driven here; it takes no place of `max_running`, as whoever
-        waits for it may have one."""
+        """Start a companion's workflow, here if anything is driven here. It does not count against `max_running`,
+        because the run that waits for it may count."""
         if self.leaving or self.is_driven(run):
             return
         if not self.works:
@@ -241,7 +243,7 @@ class DBOSRuntime(OwnedRuns):
         now = self.loop.time()
         if self._retention_ms is None or now - self._tidied_at < TIDY_SECONDS:
             return 0
-        # A system database that is away is asked no sooner either.
+        # Also if the system database is away, so that it is not asked sooner.
         self._tidied_at = now
         gone = 0
         while some := await self._questions.ask(workflows.forget_ended(self._prefix, self._retention_ms)):
@@ -252,7 +254,7 @@ class DBOSRuntime(OwnedRuns):
         return gone + await self._forget_untold(self._retention_ms)
 
     async def _forget_untold(self, retention_ms: int) -> int:
-        """Have DBOS forget turns that ended without its knowing: a process died between the last commit and that."""
+        """Let DBOS forget turns whose end it does not know: a process died between the last commit and telling DBOS."""
         gone = seen = 0
         while some := await self._questions.ask(workflows.begun_before(self._prefix, retention_ms, seen)):
             over = [left.name for left in some if await self._is_over(left, retention_ms)]
@@ -262,8 +264,8 @@ class DBOSRuntime(OwnedRuns):
         return gone
 
     async def _is_over(self, left: workflows.Left, retention_ms: int) -> bool:
-        """Whether the store knows that nobody goes on with a workflow, and has known it for so long. A run that it does
-        not know may be one of another store."""
+        """Whether the store knows that nothing continues a workflow, and has known it for this long. A run that it does
+        not know may belong to another store."""
         run = await self.services.store.get_run(left.run_id)
         if run is None or run.ended_at is None or run.status == "running":
             return False
@@ -278,7 +280,7 @@ class DBOSRuntime(OwnedRuns):
         workflows.outside().run(self.in_background, work)
 
     async def _start(self, run: RunRecord) -> RunEnd:
-        """Start a workflow here and wait for the end of the run; a DBOS that does not answer is asked again."""
+        """Start a workflow here and wait for the end of the run; if DBOS does not answer, it is asked again."""
         end: asyncio.Future[RunEnd] = self.loop.create_future()
         waits = backoff()
         try:
@@ -303,7 +305,7 @@ class DBOSRuntime(OwnedRuns):
             self._runs.of_calls.pop(run.run_id, None)
 
     async def _enqueue(self, run: RunRecord, queue: str) -> None:
-        """Leave the run to whichever process takes it; when that fails, recovery finds it missing."""
+        """Leave the run to whichever process takes it; if that fails, recovery finds it missing."""
         try:
             if run.attempt > 1:
                 await workflows.cancel_earlier(run)
@@ -315,7 +317,7 @@ class DBOSRuntime(OwnedRuns):
             log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
 
     async def _enqueue_companion(self, run: RunRecord) -> None:
-        """Leave a companion to other processes, by a queue that those learn of when it is needed first."""
+        """Leave a companion to other processes, through a queue that they learn about when it is first needed."""
         queue = workflows.companions_of(self._prefix)
         try:
             await workflows.register_queue(queue, poll_seconds=self._poll_seconds, at_once=None, works=False)
@@ -329,7 +331,7 @@ class DBOSRuntime(OwnedRuns):
         self._ends.pop(fence, None)
 
     async def _next_attempt(self, run: RunRecord, owner: str | None) -> RunRecord:
-        """The run under a name that no workflow has yet."""
+        """Claim the run as its next attempt, whose workflow name is not in use yet."""
         return await claim(self.services.store, run, owner)
 
     # -- inside a workflow
@@ -338,7 +340,7 @@ class DBOSRuntime(OwnedRuns):
         return Fence(run_id=run_id, attempt=attempt) in self._ends
 
     async def run(self, session_id: str, run_id: str, attempt: int) -> Plain:
-        """Drive a run inside its workflow, which may have been begun elsewhere; says how it ended."""
+        """Drive a run inside its workflow, which may have been started elsewhere; returns how it ended."""
         fence = Fence(run_id=run_id, attempt=attempt)
         driven: Driven | None = None
         try:
@@ -350,7 +352,7 @@ class DBOSRuntime(OwnedRuns):
             if end.status == "yielded" and not self.leaving:
                 raise LetGo
             if end.status == "superseded" and await self.answers_for(driven.run):
-                # Its stream was lost under it, and nobody took the run over.
+                # Its stream was lost, and no other driver took the run over.
                 raise LetGo
             self._tell(fence, end)
             return to_plain(end)
@@ -360,7 +362,8 @@ class DBOSRuntime(OwnedRuns):
 
     @asynccontextmanager
     async def _place_for(self, fence: Fence) -> AsyncGenerator[None]:
-        """One of the places of `max_running`. What comes from the queue does not wait for long: others may have one.
+        """A place within `max_running`. A run from the queue does not wait for long, because other processes may have a
+        place.
 
         Raises:
             LetGo: it was given back.
@@ -386,7 +389,7 @@ class DBOSRuntime(OwnedRuns):
             self._room.release()
 
     async def _make(self, caller: Driven, request: Plain) -> Plain:
-        """Bring a call as far as its child goes, inside the call's own workflow; says what became of it."""
+        """Bring a call as far as its child goes, inside the call's own workflow; returns what happened to it."""
         call = from_plain(request, CallsRequest)
         try:
             with self._execution() as task:
@@ -404,10 +407,10 @@ class DBOSRuntime(OwnedRuns):
 
     @contextmanager
     def _execution(self) -> Generator[asyncio.Task[Any]]:
-        """While a workflow is executed here.
+        """A block in which a workflow is executed here.
 
         Raises:
-            LetGo: it is to be let go of.
+            LetGo: it is to be released.
         """
         task = asyncio.current_task()
         if self._is_closed or task is None:
@@ -418,11 +421,12 @@ class DBOSRuntime(OwnedRuns):
         except asyncio.CancelledError:
             raise
         except (error.DBOSWorkflowConflictIDError, error.DBOSWorkflowCancelledError) as taken:
-            # Another process has it, or its run goes on in another one: so it is when a process was frozen and wakes.
+            # Another process has it, or its run continues in another workflow, as when a process was frozen and wakes
+            # up.
             log_event("run.workflow_taken", workflow=workflows.current(), reason=str(taken))
             raise LetGo from taken
         except BaseException as problem:
-            # A history that this program cannot replay, say.
+            # For example, a history that this program cannot replay.
             log_exception("run.workflow_failed", problem, workflow=workflows.current())
             raise LetGo from problem
         finally:
@@ -431,9 +435,9 @@ class DBOSRuntime(OwnedRuns):
     async def _take(
         self, session_id: SessionId, fence: Fence, above: tuple[Driven, CallsRequest] | None = None
     ) -> Driven:
-        """The run of a workflow under a fence that is this execution's alone.
+        """The run of a workflow, under a fence that only this execution has.
 
-        A run that has ended is there as well: what its last commit said may not have been recorded.
+        This includes a run that has ended: the result of its last commit may not have been recorded.
 
         Raises:
             LetGo: it is not for this process to drive.
@@ -446,7 +450,7 @@ class DBOSRuntime(OwnedRuns):
         if above is None and (not self.drives(run) or (run.owner is None and run.attempt > fence.attempt)):
             # It has moved since: to another runtime, which left this workflow as it was, or to the queue.
             raise LetGo
-        # A run that was begun here for the queue has no owner yet; who looks for it would take it for nobody's.
+        # A run started here for the queue has no owner yet, and would be taken for abandoned.
         is_ours = is_fresh and (above is not None or run.owner is not None)
         if not is_ours and run.status == "running":
             if run.attempt > fence.attempt and await workflows.ask(workflows.is_given_up(workflows.current())):
@@ -480,7 +484,7 @@ class DBOSRuntime(OwnedRuns):
             raise LetGo
 
     async def _drive(self, driven: Driven) -> RunEnd:
-        """Drive a run inside the workflow that this is called in; workflows of its calls find it meanwhile."""
+        """Drive a run inside the current workflow; workflows of its calls can find it meanwhile."""
         ops = PlainOps(partial(self._perform, driven), should_yield=lambda: self.leaving)
         try:
             with workflows.calling(driven):
@@ -494,7 +498,7 @@ class DBOSRuntime(OwnedRuns):
             return await self._have_made(driven, request)
 
         async def body() -> Plain:
-            # Room is waited for inside the step: DBOS numbers steps as they begin, and that has to be in order.
+            # It waits for room inside the step: DBOS numbers steps as they start, and that has to be in order.
             async with driven.room if effect == "run_calls" and not request.get("hand_out") else nullcontext():
                 try:
                     answer = await driven.perform(effect, request)
@@ -507,10 +511,10 @@ class DBOSRuntime(OwnedRuns):
         return await body() if is_in_store(effect, request) else await workflows.step(name, body)
 
     async def _have_made(self, driven: Driven, request: Plain) -> Plain:
-        """Have a call made by a workflow of its own, and wait for what becomes of it.
+        """Have a call made by its own workflow, and wait for the outcome.
 
         Raises:
-            LetGo: nobody makes it, or whoever did was let go of.
+            LetGo: no workflow makes it, or the one that did was released.
         """
         call = from_plain(request, CallsRequest)
         making = await workflows.start_call(f"{call.step}.{call.round}.{call.calls[0].tool_call_id}", request)
@@ -533,7 +537,8 @@ class DBOSRuntime(OwnedRuns):
             future.set_result(end)
 
     async def _go_on_if_nobody_does(self, fence: Fence, driven: Driven | None) -> None:
-        """What a workflow was let go of that no other driver took over goes on in a fresh one, as its next attempt."""
+        """If a workflow was released and no other driver took over, the run continues in a fresh one, as its next
+        attempt."""
         starter = self._running.get(fence.run_id)
         self._tell(fence, SUPERSEDED)
         if starter is not None:

@@ -1,1 +1,1 @@
-"""The executor every runtime shares: all of it but where and how a run is driven."""
+"""The executor that all runtimes share: everything except where and how a run is driven."""

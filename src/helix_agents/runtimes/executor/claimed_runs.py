@@ -1,4 +1,4 @@
-"""Runs that a process holds through all their effects, and claims again when it lost the store in between."""
+"""Runs that a process holds through all their effects, and claims again if it lost the store in between."""
 
 import asyncio
 
@@ -15,10 +15,10 @@ SUPERSEDED = RunEnd(status="superseded")
 
 
 class ClaimedRun:
-    """A run under the fence that it has at the moment.
+    """A run under its current fence.
 
-    One that works for a call of another run speaks and is stopped through that run's scope. So it is claimed again
-    whenever the caller is, before its next effect; whatever it still has under way is refused, and done again.
+    A run that works for a call of another run writes to the stream and is stopped through that run's scope. So it is
+    claimed again whenever its caller is, before its next effect; effects still under way are refused, and done again.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ClaimedRun:
         self._claiming = asyncio.Lock()
 
     async def perform(self, effect: EffectName, request: Plain) -> Plain:
-        """Do an effect; when the store is lost in between, as the next attempt once it is back.
+        """Do an effect. If the store is lost in between, do it as the next attempt once the store is back.
 
         Raises:
             ConflictError: another driver has the run.
@@ -64,7 +64,7 @@ class ClaimedRun:
 
     @property
     def _standing(self) -> tuple[RunRecord, ...]:
-        """This run and those above it, as they were claimed last."""
+        """This run and those above it, as last claimed."""
         return (self.run,) if self._above is None else (self.run, *self._above[0]._standing)
 
     def _within(self) -> Within | None:
@@ -74,7 +74,7 @@ class ClaimedRun:
         return call_within(call, caller.run.session_id, caller.run.fence, caller._within())
 
     async def _follow(self) -> None:
-        """Claim what is above this run, and then the run, where the one above it was claimed anew."""
+        """If a run above this one was claimed anew, claim the runs above and then this one."""
         if self._above is None:
             return
         caller, _ = self._above
@@ -86,7 +86,7 @@ class ClaimedRun:
                 self._caller = above
 
     async def _claim_after(self, lost: RunRecord) -> None:
-        """Go on under a new fence, unless a call beside this one has it already."""
+        """Continue under a new fence, unless a parallel call has claimed it already."""
         async with self._claiming:
             if self.run is lost:
                 await self._claim()

@@ -1,4 +1,4 @@
-"""What a host, such as the agent server, needs of an executor; every runtime has it, and so may one of your own."""
+"""What a host, such as the agent server, needs from an executor. Every runtime provides it, and so can your own."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
@@ -8,7 +8,7 @@ from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId
-from helix_agents.domain.messages import StoredMessage
+from helix_agents.domain.messages import StoredMessage, ToolMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import Answer, AnswerOutcome, PendingCall, PendingFilter
 from helix_agents.domain.queued import QueuedTurn
@@ -16,8 +16,8 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import BranchPoint, InterruptOutcome, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageFilter, UsageOfDay, UsageRollup
+from helix_agents.engine.requests.going_on import ResumeMode
 from helix_agents.engine.requests.snapshot import SessionSnapshot
-from helix_agents.engine.requests.start_plans import ResumeMode
 from helix_agents.ports.locks import LockManager
 from helix_agents.ports.workspaces import WorkspaceFiles
 from helix_agents.runtimes.executor.inputs import IfRunning, Input
@@ -25,59 +25,68 @@ from helix_agents.runtimes.executor.recovery import Recovered
 
 
 class HostedRun(Protocol):
-    """A handle on one run. One that says `is_driven_here` spares a host the looks for what became of its process."""
+    """A handle on one run. `is_driven_here` spares a host from checking what happened to the run's process."""
 
     @property
     def session_id(self) -> SessionId:
-        """Whose run it is."""
+        """The session of the run."""
         ...
 
     @property
     def run_id(self) -> RunId:
-        """Which of its runs."""
+        """The id of the run."""
         ...
 
     async def begun(self) -> "HostedRun":
-        """The run itself, once it has begun: at once, unless it had to wait for its turn."""
+        """The run itself, once it has started: at once, unless it had to wait for its turn."""
         ...
 
     def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]:
-        """The run's chunks, from its beginning or after a sequence, whoever drives it; ends when the run does, and does
-        not raise because the run failed."""
+        """The run's chunks, from its start or after a sequence, whichever process drives it. Ends when the run does,
+        and does not raise because the run failed."""
         ...
 
     async def result(self) -> Any:
-        """How the run ended, or where it waits for somebody; waits until one of them is so."""
+        """Wait until the run ends or waits for an answer, and return which."""
+        ...
+
+    async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
+        """Stop this run, keeping what it did, and take one that waits for its turn from the queue. It never hits
+        another run of the session: where one has followed, there is nothing to stop."""
+        ...
+
+    async def abort(self, reason: str | None = None) -> InterruptOutcome:
+        """Stop it like `interrupt`, but for good: it fails."""
         ...
 
     async def usage(self) -> UsageRollup:
-        """What the session and everything below it used so far."""
+        """What the session and everything below it have used so far."""
         ...
 
 
 class HostedSessions(Protocol):
-    """What is stored."""
+    """The stored sessions."""
 
     def now_ms(self) -> int:
-        """The clock by which all times of what is stored are told."""
+        """The clock that all stored times come from."""
         ...
 
     async def get(self, session_id: SessionId) -> SessionState:
         """One session.
 
         Raises:
-            SessionNotFoundError: there is none.
+            SessionNotFoundError: it does not exist.
         """
         ...
 
     async def find(self, session_id: SessionId) -> SessionSummary | None:
-        """One session as a listing shows it; None when there is none."""
+        """One session as a listing shows it; None if it does not exist."""
         ...
 
     async def list(
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:
-        """Sessions that match, newest first."""
+        """Matching sessions, newest first."""
         ...
 
     async def messages(
@@ -91,63 +100,72 @@ class HostedSessions(Protocol):
         ...
 
     async def delegations(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
-        """The sessions right below, and which call made each of them."""
+        """The sessions directly below, and which call created each of them."""
         ...
 
     async def count_running(self, user_id: str | None) -> int:
-        """How many of a user's conversations have a run that is going, in whichever process."""
+        """How many of a user's conversations have a running run, in whichever process."""
         ...
 
     async def checkpoints(
         self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[Checkpoint]:
-        """Where the session can be rewound to or branched from, newest first."""
+        """The points to which the session can be rewound, or from which it can be branched, newest first."""
         ...
 
     async def branch(
         self, session_id: SessionId, new_session_id: SessionId, *, checkpoint_id: CheckpointId | None = None
     ) -> SessionState:
-        """A new session with the messages and state that this one has, or had at a checkpoint.
+        """Create a new session with the messages and state that this one has, or had at a checkpoint.
 
         Raises:
-            SessionNotFoundError, SessionAlreadyExistsError, CheckpointNotFoundError: it cannot be made.
+            SessionNotFoundError, SessionAlreadyExistsError, CheckpointNotFoundError: it cannot be created.
         """
         ...
 
     async def snapshot(self, session_id: SessionId) -> SessionSnapshot:
-        """Messages and state, and from where in the stream to read on: nothing is missed, nothing is told twice."""
+        """Messages and state, and the position in the stream from which to continue: nothing is missed, nothing
+        repeated."""
+        ...
+
+    async def held(self, session_id: SessionId) -> tuple[ToolMessage, ...]:
+        """Results of a step that waits for an answer; the transcript gets them with the others. Empty if no step waits.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
         ...
 
     async def workspace(self, session_id: SessionId) -> WorkspaceFiles | None:
-        """The files that a session's agent works with; None where no tool has opened them yet.
+        """The files that a session's agent works with; None if no tool has opened them yet.
 
         Raises:
-            WorkspaceFailedError: they are not to be had.
+            WorkspaceFailedError: they are not available.
         """
         ...
 
     async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
-        """The turns that wait in a session, in the order in which they came."""
+        """The turns that wait in a session, in the order in which they arrived."""
         ...
 
     async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:
-        """Take a turn from the queue; False when it does not wait, or not any more."""
+        """Remove a turn from the queue; False if it is not waiting, or no longer."""
         ...
 
     async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
-        """Remove the session and everything below it, streams included; idempotent.
+        """Delete the session and everything below it, including streams; idempotent.
 
         Raises:
-            AgentAlreadyRunningError: its run is going, and it was to be removed `unless_running`.
-            NotARootSessionError: its parent drives it, and it was to be removed `unless_running`.
+            AgentAlreadyRunningError: its run is running, and `unless_running` was given.
+            NotARootSessionError: it is driven by its parent, and `unless_running` was given.
         """
         ...
 
 
 class AgentExecutor(Protocol):
-    """An executor as it is hosted, whatever runtime is behind it.
+    """An executor as a host sees it, whatever runtime is behind it.
 
-    `locks` are shared by all processes on the store; without them limits that hold for all of them are kept roughly.
+    `locks` are shared by all processes on the store. Without them, limits across processes are only approximate.
     """
 
     @property
@@ -157,12 +175,12 @@ class AgentExecutor(Protocol):
 
     @property
     def sessions(self) -> HostedSessions:
-        """What is stored."""
+        """The stored sessions."""
         ...
 
     @property
     def locks(self) -> LockManager | None:
-        """Locks that all processes on the store share; None where there are none."""
+        """Locks that all processes on the store share; None if there are none."""
         ...
 
     async def execute(
@@ -180,21 +198,23 @@ class AgentExecutor(Protocol):
         only_new: bool = False,
         if_running: IfRunning = "reject",
     ) -> HostedRun:
-        """Begin a turn, in a new session or as the next one of an existing one; of many concurrent callers one does.
+        """Start a turn, in a new session or as the next one of an existing session. Of many concurrent callers, one
+        succeeds.
 
-        The turn is stored when this answers, and goes on whatever becomes of its caller; that of a process that died
-        goes on with `recover`. With an `idempotency_key`, the same call again gives the handle of the turn it began.
-        With `only_new`, a session that exists is left alone; with `branch`, the session begins as a copy of another
-        one. While a turn goes on, this one is refused, or waits for it, or stops it, as `if_running` says.
+        The turn is stored when this returns, and continues whatever happens to its caller. If its process dies,
+        `recover` continues it. With an `idempotency_key`, repeating the call returns the handle of the turn that the
+        first call started. With `only_new`, an existing session is left alone. With `branch`, the session starts as a
+        copy of another one. If a turn is running, `if_running` decides whether the new turn is refused, waits for it,
+        or stops it.
 
         Raises:
-            AgentAlreadyRunningError: the session has a turn that is going on.
-            QueueFullError: too many wait already.
-            AgentMismatchError: it was begun with another agent.
-            NotARootSessionError: its parent drives it.
-            SessionAlreadyExistsError: it was to be a new one, or a branch, and is there already.
-            InvalidInputError: what was given is not what it should be.
-            ExecutorClosedError: this process begins nothing any more.
+            AgentAlreadyRunningError: the session has a running turn.
+            QueueFullError: too many turns are waiting already.
+            AgentMismatchError: the session was started with another agent.
+            NotARootSessionError: the session is driven by its parent.
+            SessionAlreadyExistsError: the session was to be new, or a branch, but already exists.
+            InvalidInputError: an argument is not what it should be.
+            ExecutorClosedError: this process starts no more turns.
         """
         ...
 
@@ -207,65 +227,67 @@ class AgentExecutor(Protocol):
         message: Input | None = None,
         checkpoint_id: CheckpointId | None = None,
     ) -> HostedRun:
-        """Go on with what a session left open: answered calls, an interrupted turn, or an earlier checkpoint; of many
-        concurrent callers one does.
+        """Continue what a session left open: answered calls, an interrupted turn, or an earlier checkpoint. Of many
+        concurrent callers, one succeeds.
 
         Raises:
-            AgentAlreadyRunningError: somebody goes on already.
-            NothingToResumeError, StillWaitingError: there is nothing to go on with, or not yet.
+            AgentAlreadyRunningError: another caller continues it already.
+            NothingToResumeError, StillWaitingError: there is nothing to continue, or not yet.
             SessionNotFoundError, NotARootSessionError, AgentMismatchError, CheckpointNotFoundError, InvalidInputError,
-            ExecutorClosedError: it cannot.
+            ExecutorClosedError: it cannot be resumed.
         """
         ...
 
     async def retry(self, agent: AnyAgent, session_id: SessionId) -> HostedRun:
-        """Go on from the last commit of a run that failed, with a fresh budget; of many concurrent callers one does.
+        """Continue from the last commit of a failed run, with a fresh budget. Of many concurrent callers, one succeeds.
 
         Raises:
-            AgentAlreadyRunningError: somebody goes on already.
+            AgentAlreadyRunningError: another caller continues it already.
             SessionNotFoundError, NotARootSessionError, AgentMismatchError, NothingToRetryError, ExecutorClosedError: it
-            cannot.
+            cannot be retried.
         """
         ...
 
     async def rewind(self, session_id: SessionId, checkpoint_id: CheckpointId) -> SessionState:
-        """Bring a session back to a checkpoint and leave it there, interrupted; resume goes on from there.
+        """Take a session back to a checkpoint and leave it there, interrupted; `resume` continues from there.
 
         Raises:
-            SessionNotFoundError, CheckpointNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot.
+            SessionNotFoundError, CheckpointNotFoundError, AgentAlreadyRunningError, NotARootSessionError: it cannot be
+            rewound.
         """
         ...
 
     async def get_handle(self, agent: AnyAgent, session_id: SessionId, run_id: RunId | None = None) -> HostedRun | None:
-        """A handle on the session's current run, or on this one of its runs, whoever drives it, and also one that waits
-        for its turn; None when there is none."""
+        """A handle on the session's current run, or on the run with this `run_id`, whichever process drives it, even if
+        it is still waiting for its turn; None if there is no such run."""
         ...
 
     async def submit_tool_result(
         self, session_id: SessionId, tool_call_id: ToolCallId, answer: Answer, *, approval_id: str | None = None
     ) -> AnswerOutcome:
-        """Store an answer to a call that waits, in any process; the first one counts. It resumes nothing, and says what
-        is needed next.
+        """Store an answer to a waiting call, in any process; the first answer counts. This resumes nothing; the result
+        says what is needed next.
 
         Raises:
-            InvalidInputError: it is no answer, or contradicts itself.
+            InvalidInputError: it is not an answer, or contradicts itself.
         """
         ...
 
     async def list_pending(
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
-        """What waits, across all sessions."""
+        """The calls that wait for an answer, across all sessions."""
         ...
 
     async def usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
-        """What was used across all sessions, added up per day, agent and source."""
+        """The usage of all sessions, added up per day, agent and source."""
         ...
 
     async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
-        """Stop what a session and everything below it do, whoever drives it, keeping what was done; resume goes on.
+        """Stop a session and everything below it, whichever process drives it, keeping what was done; `resume`
+        continues it.
 
-        It is stored when this answers; the run takes it by itself, soon.
+        The request is stored when this returns; the run picks it up by itself, soon.
 
         Raises:
             SessionNotFoundError, NotARootSessionError: there is nothing here to stop.
@@ -273,7 +295,7 @@ class AgentExecutor(Protocol):
         ...
 
     async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
-        """Stop it like `interrupt`, but for good: its run fails.
+        """Stop a session like `interrupt`, but for good: its run fails.
 
         Raises:
             SessionNotFoundError, NotARootSessionError: there is nothing here to stop.
@@ -281,13 +303,14 @@ class AgentExecutor(Protocol):
         ...
 
     async def sweep(self) -> Any:
-        """One round of the janitor, now; says what it did. Any number of processes may do so."""
+        """Run one round of the janitor now, and return what it did. Any number of processes may do so."""
         ...
 
     async def recover(self) -> Recovered:
-        """Continue runs whose process died, each as the next attempt of the same run; one process gets each."""
+        """Continue runs whose process died, each as the next attempt of the same run. Each run goes to exactly one
+        process."""
         ...
 
     async def close(self) -> None:
-        """Begin nothing new, give running steps their grace, then let go of what is left; idempotent."""
+        """Start nothing new, give running steps their grace period, then release the rest; idempotent."""
         ...

@@ -1,4 +1,4 @@
-"""What a caller hands to an executor: nothing looks at the types of what user code gives, so it is looked at here."""
+"""Checks what a caller passes to an executor: nothing else checks the types of what user code passes."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -18,19 +18,19 @@ from helix_agents.domain.recollections import is_recollection
 from helix_agents.domain.records import check_given
 from helix_agents.domain.skills import SKILLS
 from helix_agents.domain.summaries import summarised_by
-from helix_agents.engine.requests.start_plans import ResumeMode
+from helix_agents.engine.requests.going_on import ResumeMode
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
 
 IfRunning: TypeAlias = Literal["reject", "enqueue", "interrupt"]
-"""What becomes of a message that comes while a turn goes on."""
+"""What happens to a message that arrives while a turn is running."""
 
 
 def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]:
-    """The turn's messages; a key marks the last one, so that a repeated call is recognised.
+    """The turn's messages. A key marks the last one, so that a repeated call is recognised.
 
     Raises:
-        InvalidInputError: they are none, or one says nothing.
+        InvalidInputError: there are no messages, or one is empty.
     """
     if isinstance(given, str):
         messages = (UserMessage(content=given),)
@@ -41,11 +41,11 @@ def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]
         if summarised_by(message) is not None:
             raise InvalidInputError("message", "its metadata says that it is a summary, which only the engine writes")
         if message.metadata.get("helix") == SKILLS:
-            raise InvalidInputError("message", "its metadata says that it tells of skills, which only the engine does")
+            raise InvalidInputError("message", "its metadata says that it lists skills, which only the engine does")
         if is_recollection(message):
-            raise InvalidInputError("message", "its metadata says that it is a memory, which only the engine tells")
+            raise InvalidInputError("message", "its metadata says that it is a memory, which only the engine writes")
         if is_blank(message.content):
-            raise InvalidInputError("message", "it says nothing; give a text that is not blank, or a file")
+            raise InvalidInputError("message", "it is empty; give a text that is not blank, or a file")
     if key is None or not messages:
         return messages
     check_input(key, str, "idempotency key", "give a text")
@@ -56,7 +56,7 @@ def tags_of(given: Sequence[str]) -> tuple[str, ...]:
     """The tags of a session.
 
     Raises:
-        InvalidInputError: they are no texts, or one text, whose letters would be taken for tags.
+        InvalidInputError: they are not texts, or are a single text, whose letters would be taken for tags.
     """
     if isinstance(given, str):
         raise InvalidInputError("list of tags", f"it is the text {given[:80]!r}; give a list of texts")
@@ -67,10 +67,10 @@ def tags_of(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def metadata_of(given: dict[str, str] | None) -> dict[str, str] | None:
-    """What a caller notes about a session.
+    """A caller's notes about a session.
 
     Raises:
-        InvalidInputError: it is no text by name.
+        InvalidInputError: it is not a dict of texts.
     """
     if given is not None:
         _check_kind(given, dict[str, str], "metadata", "give a dict of texts")
@@ -78,10 +78,10 @@ def metadata_of(given: dict[str, str] | None) -> dict[str, str] | None:
 
 
 def user_of(given: str | None) -> str | None:
-    """Whose a session is.
+    """The user a session belongs to.
 
     Raises:
-        InvalidInputError: it is no text.
+        InvalidInputError: it is not text.
     """
     if given is not None:
         check_input(given, str, "user id", "give a text")
@@ -89,10 +89,10 @@ def user_of(given: str | None) -> str | None:
 
 
 def check_agent(given: object) -> None:
-    """Refuse whatever else is given in the place of an agent.
+    """Reject anything that is not an agent.
 
     Raises:
-        InvalidInputError: it is no agent.
+        InvalidInputError: it is not an agent.
     """
     if not isinstance(given, Agent):
         raise InvalidInputError("agent", f"it is {given!r:.80}; give the Agent itself, not its name or its class")
@@ -106,18 +106,18 @@ def _check_kind(given: object, kind: Any, what: str, cure: str) -> None:
 
 
 def check_resume(mode: ResumeMode, message: Input | None, checkpoint_id: CheckpointId | None) -> None:
-    """Refuse what resume could only misunderstand.
+    """Reject arguments that `resume` could only misunderstand.
 
     Raises:
-        InvalidInputError: there is no such mode, or it needs something else than was given.
+        InvalidInputError: there is no such mode, or the mode needs other arguments.
     """
     if mode not in get_args(ResumeMode):
         known = ", ".join(map(repr, get_args(ResumeMode)))
-        raise InvalidInputError("mode", f"there is no {cast('object', mode)!r}, only {known}")
+        raise InvalidInputError("mode", f"{cast('object', mode)!r} is not one of {known}")
     if mode == "with_message" and message is None:
         raise InvalidInputError("mode", "'with_message' needs message=…")
     if mode != "from_checkpoint" and checkpoint_id is not None:
-        raise InvalidInputError("checkpoint id", f"mode {mode!r} goes on from the end; say mode='from_checkpoint'")
+        raise InvalidInputError("checkpoint id", f"mode {mode!r} continues from the end; use mode='from_checkpoint'")
     if mode == "from_checkpoint":
         if checkpoint_id is None:
             raise InvalidInputError("mode", "'from_checkpoint' needs checkpoint_id=…, or \"beginning\"")
@@ -125,24 +125,24 @@ def check_resume(mode: ResumeMode, message: Input | None, checkpoint_id: Checkpo
 
 
 def check_if_running(given: IfRunning, hooks: SomeHooks, model: object) -> None:
-    """Refuse a word that says nothing, and hooks and a model for a turn that another process may begin.
+    """Reject an unknown word, and hooks or a model for a turn that another process may start.
 
     Raises:
         InvalidInputError: it cannot be done like this.
     """
     if given not in get_args(IfRunning):
         known = ", ".join(map(repr, get_args(IfRunning)))
-        raise InvalidInputError("if_running", f"there is no {cast('object', given)!r}, only {known}")
+        raise InvalidInputError("if_running", f"{cast('object', given)!r} is not one of {known}")
     if given == "enqueue" and not (hooks is None and model is None):
-        what = "hooks and a model of one call live in this process, and a turn that waits may begin in another"
+        what = "hooks and a model of one call live in this process, but a queued turn may start in another"
         raise InvalidInputError("argument", f"{what}; give them to the agent")
 
 
 def check_budget_of_call(agent: AnyAgent, given: Budget | None) -> None:
-    """Refuse a budget of one call that nobody could keep.
+    """Reject a budget for one call that could not be enforced.
 
     Raises:
-        DefinitionError: it is none, limits nothing, or is in dollars where a model has no price.
+        DefinitionError: it is not a budget, limits nothing, or is in dollars although a model has no price.
     """
     if given is not None:
         subject = f"A call of agent {agent.name!r}"
@@ -151,8 +151,8 @@ def check_budget_of_call(agent: AnyAgent, given: Budget | None) -> None:
 
 
 def check_of_one_call(hooks: SomeHooks, model: object, *, works: bool) -> None:
-    """Refuse hooks and a model of one call that are none, and any at all where `works` says that another process drives
-    the run: it would not get them.
+    """Reject invalid hooks and an invalid model for one call, and any at all if `works` says that another process
+    drives the run, which would not get them.
 
     Raises:
         InvalidInputError: something was given that cannot be used.

@@ -36,6 +36,7 @@ class Swept(Record):
     stops_abandoned: int = 0
     woken: int = 0
     dequeued: int = 0
+    scheduled: int = 0
     pruned_workflows: int = 0
 
 
@@ -51,6 +52,7 @@ class Janitor:
         recover: Callable[[], Awaitable[Recovered]],
         wake: Callable[[], Awaitable[Woken]],
         begin_queued: Callable[[], Awaitable[int]],
+        start_scheduled: Callable[[], Awaitable[int]],
         tidy: Callable[[], Awaitable[int]],
         remotes: Remotes,
         resume_grace_ms: int,
@@ -62,13 +64,14 @@ class Janitor:
         self._recover = recover
         self._wake = wake
         self._begin_queued = begin_queued
+        self._start_scheduled = start_scheduled
         self._tidy = tidy
         self._remotes = remotes
         self._resume_grace_ms = resume_grace_ms
         self._stream_retention_ms = stream_retention_ms
 
     async def run(self, interval_seconds: float) -> None:
-        """Sweep for ever."""
+        """Sweep forever."""
         while True:
             await asyncio.sleep(interval_seconds)
             try:
@@ -76,15 +79,15 @@ class Janitor:
             except StoreClosedError:
                 return
             except Exception as problem:
-                # Whatever it is: there is nobody else here who would see to what is stuck.
+                # Catch everything: nothing else here would take care of what is stuck.
                 log_exception("janitor.failed", problem)
 
     async def sweep(self) -> Swept:
-        """One round. What goes wrong in one part of it keeps no other part from being done.
+        """One round. A failure in one part does not keep the other parts from being done.
 
         Raises:
-            StoreClosedError: this process leaves, and has closed its store in mid-round.
-            Exception: what went wrong first.
+            StoreClosedError: this process is leaving, and closed its store in mid-round.
+            Exception: the first failure.
         """
         problems: list[Exception] = []
 
@@ -105,10 +108,11 @@ class Janitor:
         resumed = await part(self._remotes.resume_answered(), 0)
         resumed += await part(self._resume_waiting(), 0)
         dequeued = await part(self._begin_queued(), 0)
+        scheduled = await part(self._start_scheduled(), 0)
         pruned = await part(self._services.streams.prune(self._stream_retention_ms), 0)
         woken = await part(self._wake(), Woken())
         workflows = await part(self._tidy(), 0)
-        # It waits for a service that may be slow; nobody waits for what it does.
+        # Last, because it may wait for a slow service, and nothing waits for its result.
         await part(self._sweep_memories(), None)
         for later in problems[1:]:
             log_exception("janitor.failed", later)
@@ -124,6 +128,7 @@ class Janitor:
             stops_abandoned=stops.abandoned,
             woken=woken.sessions,
             dequeued=dequeued,
+            scheduled=scheduled,
             pruned_workflows=workflows,
         )
 
@@ -145,7 +150,7 @@ class Janitor:
         return expired
 
     async def _sweep_capabilities(self) -> None:
-        """Let every bundle of capabilities that an agent here has look after what it keeps."""
+        """Let every bundle of capabilities of an agent here look after the data it keeps."""
         entries = self._services.entries
         if entries is None:
             return
@@ -157,7 +162,7 @@ class Janitor:
                 log_exception("janitor.sweep_failed", problem)
 
     async def _sweep_memories(self) -> None:
-        """Let the memory of every agent here look after what nobody finished."""
+        """Let the memory of every agent here finish what was left unfinished."""
         store = self._services.memories
         if store is None:
             return
@@ -170,15 +175,15 @@ class Janitor:
                     log_exception("janitor.sweep_failed", problem)
 
     async def _resume_waiting(self) -> int:
-        """Answered or expired suspensions that nobody resumed, of sessions and of their companions.
+        """Resume answered or expired suspensions that were not resumed yet, of sessions and of their companions.
 
-        All are looked at: those that nobody here can resume stay, and others are behind them.
+        All of them are tried: those that cannot be resumed here stay, and others come after them.
         """
         resumed = await self._resume_each(self._resume, await self._unresumed())
         return resumed + await self._resume_each(self._resume_companions, await self._with_answers())
 
     async def _unresumed(self) -> list[SessionId]:
-        """All ids first: what is resumed would otherwise move later pages."""
+        """All ids first, because resuming would otherwise shift later pages."""
         found: list[SessionId] = []
         store, grace = self._services.store, self._resume_grace_ms
         while page := await store.list_unresumed(grace, offset=len(found), limit=MAX_LIMIT):
@@ -186,7 +191,7 @@ class Janitor:
         return found
 
     async def _with_answers(self) -> list[SessionId]:
-        """Roots of trees in which a call was answered, or expired, that no run has seen since."""
+        """Roots of trees in which a call was answered, or expired, and no run has seen it since."""
         store = self._services.store
         latest = store.now_ms() - self._resume_grace_ms
         where = PendingFilter(states=tuple(READY))
@@ -208,7 +213,7 @@ class Janitor:
         try:
             return await resume(session_id)
         except (ConflictError, NothingToResumeError, StillWaitingError):
-            # Somebody else was first, or only a companion had its answer and goes on already.
+            # Another process was first, or only a companion had its answer and continues already.
             return 0
         except Exception as problem:
             log_exception("janitor.resume_failed", problem, session_id=session_id)

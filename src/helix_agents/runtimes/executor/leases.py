@@ -1,4 +1,4 @@
-"""A process says that it is alive, from a thread of its own: a tool that blocks the event loop must not look dead."""
+"""Signs of life of a process, sent from their own thread: a tool that blocks the event loop must not look dead."""
 
 import asyncio
 import threading
@@ -14,27 +14,28 @@ from helix_agents.system import RandomIds
 
 Engine: TypeAlias = Literal["dbos", "temporal"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
-"""Durable engines, which look after runs that carry nobody's lease."""
+"""Durable engines, which look after runs that carry no process's lease."""
 
 
 def new_owner() -> str:
-    """A name for the lease of an executor, which nobody had before."""
+    """A new, unique name for the lease of an executor."""
     return RandomIds().new("process")
 
 
 def lease_of_engine(engine: Engine, prefix: str) -> str:
-    """The name of the lease that all processes keep whose durable engine looks after workflows with this prefix."""
+    """The name of the lease shared by all processes whose durable engine looks after workflows with this prefix."""
     return f"{engine}:{prefix}"
 
 
 def lease_of_workers(engine: Engine, queue: str) -> str:
-    """The name of the lease that all processes keep which take runs of this store from a queue."""
+    """The name of the lease shared by all processes that take runs of this store from a queue."""
     return f"workers:{engine}:{queue}"
 
 
 async def inspect_elsewhere(store: SessionStateStore, run: RunRecord) -> Liveness:
-    """Whether a run of another runtime that carries nobody's lease has an engine that looks after it: whether a process
-    of that engine was here lately. One that comes back later finds its attempt of the run superseded."""
+    """Whether a run of another runtime that carries no process's lease has an engine that looks after it, that is,
+    whether a process of that engine was here lately. An engine that comes back later finds its attempt of the run
+    superseded."""
     session = await store.find_session(run.session_id)
     prefix = prefix_of(run, session.agent_type) if session is not None else None
     if prefix is None:
@@ -44,23 +45,23 @@ async def inspect_elsewhere(store: SessionStateStore, run: RunRecord) -> Livenes
 
 
 async def is_anothers(store: SessionStateStore, engine: Engine, prefix: str) -> bool:
-    """Whether what this engine does not know may be known to another one that works under the same prefix."""
+    """Whether a workflow unknown to this engine may be known to another one that works under the same prefix."""
     others = (lease_of_engine(each, prefix) for each in ENGINES if each != engine)
     return any([await store.find_lease(name) for name in others])
 
 
 class LeaseKeeper:
-    """Renews one lease for all runs of an executor, three times per lease, and others that it is asked to keep too. A
-    renewal that failed is tried again sooner.
+    """Renews one lease for all runs of an executor, three times per lease period, and further leases on request. A
+    failed renewal is tried again sooner.
 
     Raises:
-        DefinitionError: the lease has no time in which it could be renewed.
+        DefinitionError: the lease is too short to be renewed.
     """
 
     def __init__(self, store: SessionStateStore, owner: str, lease_ms: int) -> None:
         if not lease_ms >= 1:
             raise DefinitionError(
-                "Executor", f"lease_ms={lease_ms!r} is not a time; a lease lasts a millisecond or more."
+                "Executor", f"lease_ms={lease_ms!r} is not a duration; a lease lasts at least one millisecond."
             )
         self.owner = owner
         self._names = [owner]
@@ -72,7 +73,8 @@ class LeaseKeeper:
         self._thread: threading.Thread | None = None
 
     def keep_too(self, name: str) -> None:
-        """Keep one more lease from the start on, which others may keep as well: it runs out, unless it is given up."""
+        """Keep one more lease from the start on. Others may keep it as well, so it expires by itself unless it is given
+        up."""
         self._names.append(name)
 
     async def start(self) -> None:
@@ -84,8 +86,8 @@ class LeaseKeeper:
         await asyncio.to_thread(self._ready.wait)
 
     async def stop(self) -> None:
-        """Give the lease up: what this process still drives may be taken over at once, or, where the store is away,
-        when the lease has run out."""
+        """Give the lease up: other processes may take over what this one still drives at once, or, if the store is
+        away, when the lease has expired."""
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
@@ -96,11 +98,11 @@ class LeaseKeeper:
         await self.give_up(self.owner)
 
     async def give_up(self, name: str) -> None:
-        """Have a lease be over that is not renewed any more."""
+        """End a lease that is no longer renewed."""
         try:
             await self._store.release_lease(name)
         except HelixError as problem:
-            # Whoever leaves has more to close.
+            # A process that leaves has more to close.
             log_exception("lease.release_failed", problem, owner=name)
 
     def _run(self) -> None:
@@ -118,14 +120,14 @@ class LeaseKeeper:
                 return
             except TimeoutError:
                 renewed = await asyncio.gather(*map(self._renew, self._names))
-            # A store that is away may have taken a third of the lease to say so, and be back now.
+            # A store that is away may have taken a third of the lease to fail, and may be back now.
             wait = third if all(renewed) else third / 5
 
     async def _renew(self, name: str) -> bool:
         try:
             await self._store.renew_lease(name, self._lease_ms)
         except Exception as problem:
-            # Whatever it is: without this thread every run of this process would be taken from it.
+            # Catch everything: without this thread, every run of this process would be taken from it.
             log_exception("lease.renewal_failed", problem, owner=name)
             return False
         return True

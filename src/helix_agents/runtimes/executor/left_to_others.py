@@ -1,4 +1,4 @@
-"""Runs that a process does not take up, because their tools would not get what they need there."""
+"""Runs that a process does not take up, because their tools would lack what they need there."""
 
 import logging
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from helix_agents.runtimes.executor.runtime import Runtime
 
 @dataclass(frozen=True)
 class LeftToOthers:
-    """Whose runs are left to processes that open deps."""
+    """The agents whose runs are left to processes that open deps."""
 
     runtime: Runtime
     _told: set[str] = field(default_factory=set[str])
 
     def leaves(self, agent: AnyAgent) -> bool:
-        """Whether a tool of the agent, or of one that it delegates to, takes deps, and nothing opens them here; that is
-        said once."""
+        """Whether a tool of the agent, or of one it delegates to, takes deps while nothing opens them here; logged
+        once."""
         missing = None if self.runtime.opens_deps else deps_not_opened([agent])
         if missing is not None and agent.name not in self._told:
             self._told.add(agent.name)
@@ -26,10 +26,10 @@ class LeftToOthers:
         return missing is not None
 
     def check(self, agent: AnyAgent) -> None:
-        """Refuse a run that somebody asks for here.
+        """Reject a run that is requested here.
 
         Raises:
-            DepsNotOpenedError: it is one of those that are left to others.
+            DepsNotOpenedError: it is one of those that are left to other processes.
         """
         if not self.runtime.opens_deps and (missing := deps_not_opened([agent])) is not None:
             raise missing

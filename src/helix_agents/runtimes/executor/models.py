@@ -1,4 +1,4 @@
-"""The models that runs of this process ask: opened once, by name, and closed with the executor."""
+"""The models used by runs of this process: opened once, by name, and closed with the executor."""
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.fallback_model import FallbackModel
@@ -9,13 +9,13 @@ from helix_agents.ports.models import open_model
 
 
 class Models:
-    """Every model that was asked for by its name here."""
+    """Every model that was opened by its name here."""
 
     def __init__(self) -> None:
         self._opened: dict[str, LLMAdapter] = {}
 
     def adapter_of(self, model: str | LLMAdapter) -> LLMAdapter:
-        """The adapter behind a model, whose others are opened too where it has some to fall back to.
+        """The adapter of a model. If the model falls back to others, those are opened too.
 
         Raises:
             UnknownModelError, MissingExtraError: it cannot be opened here.
@@ -28,7 +28,7 @@ class Models:
         return model.opened(self.adapter_of) if isinstance(model, FallbackModel) else model
 
     def open_all_of(self, agent: AnyAgent) -> None:
-        """Open whatever an agent and its sub-agents ask.
+        """Open every model that an agent and its sub-agents use.
 
         Raises:
             UnknownModelError, MissingExtraError: one of them cannot be opened here.
@@ -38,7 +38,7 @@ class Models:
                 self.adapter_of(model)
 
     async def close(self) -> None:
-        """Close each; one that cannot be closed is logged, and the others are closed all the same."""
+        """Close all models. One that cannot be closed is logged, and the others are closed all the same."""
         for model in self._opened.values():
             close = getattr(model, "close", None)
             if close is None:
@@ -46,5 +46,5 @@ class Models:
             try:
                 await close()
             except Exception as problem:
-                # Anybody may write an adapter.
+                # Adapters are written by anyone, so anything may be raised.
                 log_exception("model.not_closed", problem, model=model.name)

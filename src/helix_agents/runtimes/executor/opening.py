@@ -19,15 +19,15 @@ ExecutorT_co = TypeVar("ExecutorT_co", bound="ExecutorCore", covariant=True)
 
 
 def chosen_store(url: str | None) -> str:
-    """The store a program names, or the environment, or a file beside the process."""
+    """The store that the program names, else the environment, else a file beside the process."""
     return url if url is not None else os.environ.get("HELIX_STORE") or DEFAULT_STORE
 
 
 class OpeningExecutor(Generic[ExecutorT_co]):
-    """What `Executor.open` gives: `async with` opens the backend and closes it again; awaited, it only opens it.
+    """The result of `Executor.open`: `async with` opens the backend and closes it again; awaiting it only opens it.
 
-    While the block runs, SIGTERM leaves it as the end of the block does: running steps get their grace, leases are
-    released, and then the process ends as the signal would have ended it.
+    While the block runs, SIGTERM leaves it as the end of the block does: running steps get their grace period, leases
+    are released, and then the process ends as the signal would have ended it.
     """
 
     def __init__(self, kind: type[ExecutorT_co], url: str, namespace: str, settings: Mapping[str, Any]) -> None:
@@ -39,7 +39,7 @@ class OpeningExecutor(Generic[ExecutorT_co]):
         self._listens = False
         self._terminated = False
 
-    if not TYPE_CHECKING:  # A type checker knows what there is; it must not take this for more.
+    if not TYPE_CHECKING:  # A type checker knows the real attributes; it must not assume more.
 
         def __getattr__(self, name: str) -> Any:
             kind = self.__dict__["_kind"].__name__ if "_kind" in self.__dict__ else "Executor"
@@ -49,7 +49,7 @@ class OpeningExecutor(Generic[ExecutorT_co]):
             )
 
     def __await__(self) -> Generator[Any, None, ExecutorT_co]:
-        """For a notebook or a framework with a lifespan of its own: whoever awaits it calls `close()`."""
+        """For a notebook or a framework with its own lifespan: the caller that awaits it has to call `close()`."""
         return self._open().__await__()
 
     async def __aenter__(self) -> ExecutorT_co:
@@ -60,7 +60,7 @@ class OpeningExecutor(Generic[ExecutorT_co]):
     async def _open(self) -> ExecutorT_co:
         backend = await open_backend(self._url, namespace=self._namespace)
         try:
-            # Every kind of executor takes the parts of a backend beside its own settings.
+            # Every kind of executor takes the parts of a backend in addition to its own settings.
             make: Callable[..., ExecutorT_co] = self._kind
             executor = make(
                 state=backend.state,
@@ -88,7 +88,7 @@ class OpeningExecutor(Generic[ExecutorT_co]):
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def _listen_for_sigterm(self) -> None:
-        """Only where nobody else has said what the signal shall do, and where signals arrive at all."""
+        """Only if nothing else handles the signal, and where signals are delivered at all."""
         task = asyncio.current_task()
         if task is None or threading.current_thread() is not threading.main_thread():
             return

@@ -1,11 +1,11 @@
-"""Runs that this process drives and answers for with one lease: tasks that outlive their callers and leave in order."""
+"""Runs that this process drives and covers with one lease: tasks that outlive their callers and leave in order."""
 
 import asyncio
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from helix_agents.domain.errors import HelixError
+from helix_agents.domain.errors import CallerError, ConflictError, HelixError
 from helix_agents.domain.ids import RunId
 from helix_agents.domain.runs import Fence, KnownAs, RunRecord
 from helix_agents.engine.effects import RunEnd
@@ -50,8 +50,8 @@ class OwnedRuns:
         return driven is not None and driven.attempt >= run.attempt
 
     async def inspect_owner(self, run: RunRecord) -> Liveness:
-        """Whether the process that has a run's lease is alive. Of its own runs a process knows better than the lease,
-        which may have run out while the machine slept or the store was away."""
+        """Whether the process that holds a run's lease is alive. About its own runs a process knows better than the
+        lease, which may have expired while the machine slept or the store was away."""
         assert run.owner is not None
         if run.owner == self._lease.owner and self.is_driven(run):
             return "alive"
@@ -88,7 +88,7 @@ class OwnedRuns:
         await self._lease.stop()
 
     def begin(self, run: RunRecord, work: Coroutine[Any, Any, RunEnd]) -> None:
-        """Let a task drive a run; what an earlier attempt of it still does here, it does beside that."""
+        """Let a task drive a run; an earlier attempt of it that still works here continues beside it."""
         task = asyncio.create_task(work, name=f"helix run {run.run_id}")
         earlier = self._running.get(run.run_id)
         if earlier is not None:
@@ -100,7 +100,8 @@ class OwnedRuns:
 
     @contextmanager
     def between_attempts(self, run: RunRecord) -> Generator[None]:
-        """A block in which a run's task only waits for a store to come back: whoever leaves does not wait for that.
+        """A block in which a run's task only waits for a store to come back: a process that leaves does not wait for
+        that.
 
         Raises:
             LetGo: this process is leaving.
@@ -114,7 +115,8 @@ class OwnedRuns:
             self._between.discard(run.run_id)
 
     async def answers_for(self, run: RunRecord) -> bool:
-        """Whether this process has this attempt of a run, which goes on: then nobody else ever looks after it."""
+        """Whether this process holds this attempt of a run and the run is running: then no other process looks after
+        it."""
         current = await self.services.store.get_current_run(run.session_id)
         if current is None or current.status != "running":
             return False
@@ -128,30 +130,30 @@ class OwnedRuns:
             self.in_background(self._fail(run, problem))
 
     async def _fail(self, run: RunRecord, problem: BaseException) -> None:
-        """Settle a run whose driver broke, as soon as the store lets us: nobody else looks after it while we live."""
+        """Settle a run whose driver broke as soon as the store allows, whatever is wrong with the store until then: no
+        other process looks after the run while we live."""
         for wait in backoff():
             try:
                 current = await self.services.store.get_current_run(run.session_id)
                 if current is not None and (current.run_id, current.owner) == (run.run_id, self._lease.owner):
-                    # Else somebody else has taken over; it is theirs.
+                    # Otherwise another process has taken over, and it is theirs.
                     await fail_run(self.services, run.session_id, current.fence, problem)
                 return
-            except HelixError as lost:
-                if not lost.retryable:
-                    raise
+            except Exception as lost:
+                log_exception("run.not_failed", lost, session_id=run.session_id, run_id=run.run_id)
             await asyncio.sleep(wait)
 
 
 async def claim(
     store: SessionStateStore, run: RunRecord, owner: str | None, *, known_as: KnownAs | None = None
 ) -> RunRecord:
-    """Take a run over as its next attempt, and be sure of it: while this process lives, nobody else finds a run that
-    it has claimed, so a claim whose answer was lost is looked for until the store answers.
+    """Take a run over as its next attempt, reliably. While this process lives, no other process finds a run that it has
+    claimed, so if the reply to a claim was lost, the claim is looked up until the store answers.
 
-    A run without an owner is found by whoever looks for it, so there nothing is lost.
+    A run without an owner is found by any process that looks for it, so there nothing is lost.
 
     Raises:
-        ConflictError: somebody else has it, or it is over.
+        ConflictError: another process has the run, or it is over.
     """
     mine = Fence(run_id=run.run_id, attempt=run.attempt + 1)
     unheard = False
@@ -163,7 +165,8 @@ async def claim(
                     return current
             return await store.claim_run(run.session_id, run.fence, owner, known_as=known_as)
         except HelixError as problem:
-            if not problem.retryable or owner is None:
+            is_answer = isinstance(problem, ConflictError | CallerError)
+            if is_answer or owner is None or not (problem.retryable or unheard):
                 raise
             unheard = True
             log_exception("run.claim_unheard", problem, session_id=run.session_id, run_id=run.run_id)
@@ -172,18 +175,18 @@ async def claim(
 
 
 class LetGo(asyncio.CancelledError):
-    """Leaves a run on purpose and without a trace: another process has it, or will."""
+    """Leaves a run on purpose and without a trace: another process has it, or will have it."""
 
 
 class CancelledItselfError(Exception):
-    """Work that was to run on was cancelled by something in it."""
+    """Work that was to continue was cancelled by something inside it."""
 
 
 async def apart(work: Coroutine[Any, Any, T]) -> T:
-    """Do work in a task of its own, which ends with the caller's: whatever else cancels it comes from what it runs.
+    """Do work in its own task, which ends with the caller's: any other cancellation comes from the work itself.
 
     Raises:
-        CancelledItselfError: something did.
+        CancelledItselfError: the work cancelled itself.
     """
     task = asyncio.create_task(work)
     try:
@@ -201,7 +204,7 @@ async def apart(work: Coroutine[Any, Any, T]) -> T:
 
 
 def backoff() -> Iterator[float]:
-    """Waits in seconds between two tries to reach a store: soon at first, then every half minute."""
+    """Waits in seconds between two attempts to reach a store: short at first, then half a minute each."""
     wait = 0.5
     while True:
         yield wait

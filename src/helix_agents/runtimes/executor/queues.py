@@ -1,4 +1,4 @@
-"""Runs that wait in a queue which nobody takes from are told of: a name with a typo would wait without a word."""
+"""Warns about runs in a queue that no worker serves: with a typo in a name, they would wait silently."""
 
 import logging
 import time
@@ -9,16 +9,16 @@ from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.runtimes.executor.leases import Engine, lease_of_workers
 
 PATIENCE_MS = 10_000
-"""How long a run may wait before anybody asks who is to take it."""
+"""How long a run may wait before its queue is checked for workers."""
 
 AGAIN_SECONDS = 60.0
-"""How often the same is told again."""
+"""How often the same warning is repeated."""
 
 LOOK_SECONDS = 10.0
 
 
 class UnattendedQueues:
-    """The queues of an engine, as seen in a store: a worker that has another store takes nothing for this one."""
+    """The queues of an engine, as seen in one store: a worker on another store takes nothing for this one."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine: Engine = engine
@@ -26,7 +26,7 @@ class UnattendedQueues:
         self._told_at: dict[str, float] = {}
 
     async def look(self, store: SessionStateStore, run: RunRecord, queue: str) -> None:
-        """Say so if a run waits in a queue without workers; of many runs, one is looked at once in a while."""
+        """Warn if a run waits in a queue without workers. Of many runs, one is checked once in a while."""
         now = time.monotonic()
         if (
             store.now_ms() - run.started_at < PATIENCE_MS
@@ -38,7 +38,7 @@ class UnattendedQueues:
             self._told_at.pop(queue, None)
         elif now - self._told_at.get(queue, -AGAIN_SECONDS) >= AGAIN_SECONDS:
             self._told_at[queue] = now
-            cure = "start a worker that has this queue and this store, or mend the name"
+            cure = "start a worker that has this queue and this store, or correct the name"
             log_event(
                 f"{self._engine}.nobody_works",
                 logging.WARNING,

@@ -1,4 +1,4 @@
-"""Runs whose process died are continued here: the same run, its next attempt, exactly once."""
+"""Continues runs whose process died: the same run, its next attempt, exactly once."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -35,7 +35,7 @@ class Recovered(Record):
 
 
 async def _let_go(services: Services, orphan: RunRecord, parent_session_id: SessionId | None) -> None:
-    """End a child that nobody will ever ask for its result; a later run of its parent may still be about to."""
+    """End a child whose result will never be asked for, unless a running run of its parent may still adopt it."""
     parent = await services.store.get_current_run(parent_session_id) if parent_session_id is not None else None
     if parent is not None and parent.status == "running":
         return
@@ -52,8 +52,8 @@ async def _let_go(services: Services, orphan: RunRecord, parent_session_id: Sess
 
 
 async def recover(services: Services, runtime: Runtime, left: LeftToOthers, *, limit: int = MOST_AT_ONCE) -> Recovered:
-    """Submit runs that nobody was told of, and claim those whose driver died; of many processes that try, one gets a
-    run. All are looked at, up to `limit` are taken."""
+    """Submit runs that were never submitted, and claim those whose driver died. Of many processes that try, one gets
+    each run. All runs are examined, and up to `limit` are taken."""
     recovered: list[str] = []
     unknown: list[str] = []
     missing: list[str] = []
@@ -75,7 +75,7 @@ async def recover(services: Services, runtime: Runtime, left: LeftToOthers, *, l
             except ConflictError:
                 lost += 1
             except Exception as problem:
-                # Of one run that cannot be looked at nothing follows for those behind it.
+                # A run that cannot be examined says nothing about those behind it.
                 errors += 1
                 log_exception("recovery.failed", problem, session_id=orphan.session_id)
     if recovered or unknown:
@@ -90,7 +90,8 @@ async def recover(services: Services, runtime: Runtime, left: LeftToOthers, *, l
 
 
 async def _orphans(services: Services) -> AsyncGenerator[RunRecord]:
-    """All of them: an engine that looks after its own runs may have any number, older than one that nobody drives."""
+    """All of them: an engine that looks after its own runs may have any number, older than one that no process
+    drives."""
     last: RunRecord | None = None
     while page := await services.store.list_orphans(limit=_PAGE, after=last):
         for orphan in page:
@@ -103,7 +104,7 @@ async def _recover(
 ) -> Literal["recovered", "unknown_agent", "missing_deps"] | None:
     store = services.store
     if orphan.parent_run_id is not None:
-        # A child is its parent's to adopt; this one's parent run has ended without it.
+        # A child is adopted by its parent's run; this one's parent run has ended without it.
         session = await store.load_state(orphan.session_id)
         await _let_go(services, orphan, session.parent_session_id)
         return None
@@ -118,21 +119,22 @@ async def _recover(
         return "unknown_agent"
     if left.leaves(agent):
         return "missing_deps"
-    # State that no longer fits is left for a fixed deploy; claiming the run would only count attempts.
+    # State that no longer fits is left for a corrected deploy; claiming the run would only count attempts.
     services.present_state(agent, session.custom_state, session.agent_version)
     if standing == "missing":
         await runtime.submit(orphan)
     elif session.parent_session_id is None:
         await take_over(services, runtime, orphan)
     else:
-        # It takes no place, as little as when it was begun: whoever waits for it may have the last one.
+        # As when it was started, it does not count against the limit: the run that waits for it may hold the last
+        # place.
         runtime.drive_detached(await _claimed(services, runtime, orphan))
     return "recovered"
 
 
 async def _has_moved(services: Services, runtime: Runtime, orphan: RunRecord) -> bool:
-    """Whether a run of another runtime is a companion's whose root goes on in this one; any other is left to its own
-    runtime, until somebody resumes it here."""
+    """Whether a run of another runtime belongs to a companion whose root continues in this one. Any other run is left
+    to its own runtime until it is resumed here."""
     session = await services.store.find_session(orphan.session_id)
     if session is None or session.parent_session_id is None:
         return False
@@ -143,10 +145,10 @@ async def _has_moved(services: Services, runtime: Runtime, orphan: RunRecord) ->
 async def take_over(
     services: Services, runtime: Runtime, dead: RunRecord, *, hooks: SomeHooks = None, model: LLMAdapter | None = None
 ) -> RunRecord:
-    """Go on with a run whose driver died, as its next attempt; one of another runtime becomes this one's.
+    """Continue a run whose driver died, as its next attempt; a run of another runtime becomes this one's.
 
     Raises:
-        ConflictError: somebody else was first.
+        ConflictError: another process was first.
     """
     run = await _claimed(services, runtime, dead)
     await runtime.submit(run, hooks=hooks, model=model)

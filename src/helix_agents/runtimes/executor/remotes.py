@@ -1,4 +1,4 @@
-"""Children behind other services, looked after: stops that are owed to them, and answers that they got there."""
+"""Looks after children in other services: stops that are owed to them, and answers that they got there."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,12 +11,12 @@ from helix_agents.engine.remote.stops import StopsPaid, pay_stops
 from helix_agents.engine.remote.waits import RemoteWaits
 from helix_agents.engine.services import Services
 
-# However many are due, there is a moment between two rounds.
+# However many are due, there is a pause between two rounds.
 _SOONEST_SECONDS = 0.05
 
 
 class Remotes:
-    """Two rounds that do not wait for each other. Any number of processes may make them."""
+    """Two loops that do not wait for each other. Any number of processes may run them."""
 
     def __init__(self, services: Services, *, resume: Callable[[SessionId], Awaitable[int]]) -> None:
         self._services = services
@@ -26,16 +26,16 @@ class Remotes:
         self._waiting = asyncio.Event()
 
     def attend(self) -> None:
-        """A child has come to wait for somebody, or is owed a stop: have a look soon."""
+        """Check soon: a child now waits for an answer, or is owed a stop."""
         self._stop_owed.set()
         self._waiting.set()
 
     async def pay(self, interval_seconds: float) -> None:
-        """See to stops that other services have not confirmed, for ever: each when it is due."""
+        """Deliver stops that other services have not confirmed, forever: each when it is due."""
         await _for_ever(self._stop_owed, interval_seconds, self._pay)
 
     async def watch(self, interval_seconds: float) -> None:
-        """See to children that wait, for ever: each when it is due."""
+        """Check children that wait, forever: each when it is due."""
         await _for_ever(self._waiting, interval_seconds, self._watch)
 
     async def pay_stops(self) -> StopsPaid:
@@ -43,7 +43,7 @@ class Remotes:
         return await pay_stops(self._services)
 
     async def resume_answered(self) -> int:
-        """Go on with sessions whose children were answered where they are; says how many."""
+        """Continue sessions whose children were answered in their own service; returns how many."""
         looked = await self._waits.look()
         return await self._go_on(looked.roots)
 
@@ -61,7 +61,7 @@ class Remotes:
             try:
                 resumed += await self._resume(root)
             except (ConflictError, NothingToResumeError, StillWaitingError):
-                # Somebody else was first; or a run is going, and finds the answer itself.
+                # Another process was first, or a run is running and finds the answer itself.
                 continue
             except Exception as problem:
                 log_exception("janitor.resume_failed", problem, session_id=root)
@@ -69,7 +69,7 @@ class Remotes:
 
 
 async def _for_ever(asked: asyncio.Event, interval_seconds: float, work: Callable[[], Awaitable[int | None]]) -> None:
-    """Do the work when it is due, when somebody asks for it, and in any case after the interval."""
+    """Do the work when it is due, when it is requested, and in any case after the interval."""
     while True:
         wait = interval_seconds
         asked.clear()

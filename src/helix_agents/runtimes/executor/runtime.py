@@ -1,4 +1,4 @@
-"""What an executor needs from a runtime: submit a run, inspect a run, and come and go in good order."""
+"""What an executor needs from a runtime: submit a run, inspect a run, and start and leave in good order."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,48 +18,48 @@ T = TypeVar("T")
 
 
 class Runtime(Protocol):
-    """Where runs are driven. The start of a run is committed before it is submitted, so a crash between the two leaves
-    a run that nobody was told of; `inspect` finds it missing, and it is submitted again.
+    """Where runs are driven. The start of a run is committed before the run is submitted, so a crash between the two
+    leaves a run that was never submitted; `inspect` reports it missing, and it is submitted again.
 
-    The executor sets `services` before anything is asked.
+    The executor sets `services` before it calls anything else.
     """
 
     services: Services
 
     @property
     def owner(self) -> str | None:
-        """Whose lease the runs begun here carry; None where the engine itself watches over its workflows."""
+        """Whose lease the runs started here carry; None if the engine itself watches over its workflows."""
         ...
 
     @property
     def leaving(self) -> bool:
-        """Whether nothing new is begun here any more."""
+        """Whether nothing new is started here any more."""
         ...
 
     @property
     def works(self) -> bool:
-        """Whether runs are driven in this process too, which therefore needs their models."""
+        """Whether runs are also driven in this process, which therefore needs their models."""
         ...
 
     @property
     def opens_deps(self) -> bool:
-        """Whether tools of what is driven for this process may have deps; else it takes up nothing that needs them."""
+        """Whether tools of runs driven for this process get deps; if not, it takes up nothing that needs them."""
         ...
 
     def check_loop(self) -> None:
-        """Refuse a caller in whose event loop nothing can be begun here.
+        """Reject a caller in whose event loop nothing can be started here.
 
         Raises:
-            OtherEventLoopError: it is another one than that of this runtime.
+            OtherEventLoopError: it is not the event loop of this runtime.
         """
         ...
 
     def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> str | None:
-        """Under which name the engine knows a turn; None where there is no engine."""
+        """The name by which the engine knows a turn; None if there is no engine."""
         ...
 
     def drives(self, run: RunRecord) -> bool:
-        """Whether runs like this one are this runtime's to recover."""
+        """Whether runs like this one are for this runtime to recover."""
         ...
 
     async def submit(
@@ -70,12 +70,12 @@ class Runtime(Protocol):
         model: LLMAdapter | None = None,
         begun: Begun | None = None,
     ) -> None:
-        """Have a run driven; idempotent. `hooks` and `model` are those of one call and live in this process, and so is
-        what it has `begun`, for whoever drives it here at once."""
+        """Have a run driven; idempotent. `hooks` and `model` belong to one call and live in this process, and so does
+        `begun`, the state that was just committed, for a driver here that starts at once."""
         ...
 
     async def inspect(self, run: RunRecord) -> Liveness:
-        """Whether somebody is behind a run that is going."""
+        """Whether a process or engine drives a running run."""
         ...
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
@@ -83,7 +83,7 @@ class Runtime(Protocol):
         ...
 
     def drive_detached(self, run: RunRecord) -> None:
-        """Have a companion driven that stands on its own; idempotent, and does not wait."""
+        """Have a detached companion driven; idempotent, and does not wait."""
         ...
 
     async def drive_child(
@@ -93,16 +93,16 @@ class Runtime(Protocol):
         ...
 
     def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something beside the runs, until it is done or the process leaves."""
+        """Do work beside the runs, until it is done or the process leaves."""
         ...
 
     async def tidy(self) -> int:
-        """Let go of what the engine still keeps of turns that ended long ago; answers of how many. Once in a while,
-        however often this is asked for."""
+        """Remove what the engine still keeps of turns that ended long ago, and return how many. Works only once in a
+        while, however often it is called."""
         ...
 
     async def start(self) -> None:
-        """Be ready for runs."""
+        """Get ready for runs."""
         ...
 
     async def idle(self) -> None:
@@ -114,5 +114,5 @@ class Runtime(Protocol):
         ...
 
     async def let_go(self) -> None:
-        """Drop whatever still runs; nothing that was committed is lost."""
+        """Drop whatever is still running; nothing that was committed is lost."""
         ...

@@ -1,4 +1,4 @@
-"""Sessions as users ask for them: one, many, their messages, runs and checkpoints."""
+"""Access to stored sessions: one, many, their messages, runs and checkpoints."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,14 +8,14 @@ from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.door import check_merge
 from helix_agents.domain.errors import WorkspaceFailedError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StreamId, check_id, check_new_session_id
-from helix_agents.domain.messages import StoredMessage
+from helix_agents.domain.messages import StoredMessage, ToolMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.writes import Merged, StepWrites
-from helix_agents.engine.requests.snapshot import SessionSnapshot, take_snapshot
+from helix_agents.engine.requests.snapshot import SessionSnapshot, held_results, take_snapshot
 from helix_agents.engine.requests.workspaces import delete_workspaces
 from helix_agents.engine.workspace_in_hand import owns
 from helix_agents.ports.state_store import SessionStateStore
@@ -24,9 +24,9 @@ from helix_agents.ports.workspaces import WorkspaceFiles, WorkspaceProvider
 
 
 class Sessions:
-    """What is stored, for reading and for the few changes that need no run.
+    """The stored sessions, for reading and for the few changes that need no run.
 
-    What no session can be called is refused by each of them (`InvalidIdError`).
+    Every method raises `InvalidIdError` for an id that no session can have.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sessions:
         self._workspace_providers = workspace_providers
 
     def now_ms(self) -> int:
-        """The store's clock, which all times of sessions, runs and messages are told by."""
+        """The store's clock, which all times of sessions, runs and messages come from."""
         return self._store.now_ms()
 
     async def get(self, session_id: SessionId) -> SessionState:
@@ -54,13 +54,13 @@ class Sessions:
         return await self._store.load_state(check_id(session_id))
 
     async def find(self, session_id: SessionId) -> SessionSummary | None:
-        """A session as a listing shows it; None when there is none."""
+        """A session as a listing shows it; None if it does not exist."""
         return await self._store.find_session(check_id(session_id))
 
     async def list(
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:
-        """Sessions that match, newest first."""
+        """Matching sessions, newest first."""
         return await self._store.list_sessions(where, offset=offset, limit=limit)
 
     async def messages(
@@ -74,43 +74,52 @@ class Sessions:
         return await self._store.list_runs(check_id(session_id), offset=offset, limit=limit)
 
     async def delegations(self, session_id: SessionId) -> tuple[SubSessionRef, ...]:
-        """The sessions right below, and which call made each of them."""
+        """The sessions directly below, and which call created each of them."""
         return await self._store.get_sub_session_refs(check_id(session_id))
 
     async def count_running(self, user_id: str | None) -> int:
-        """How many of a user's conversations have a run that is going, in whichever process."""
+        """How many of a user's conversations have a running run, in whichever process."""
         return await self._store.count_running(user_id)
 
     async def checkpoints(
         self, session_id: SessionId, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[Checkpoint]:
-        """Where the session can be rewound to or branched from, newest first."""
+        """The points to which the session can be rewound, or from which it can be branched, newest first."""
         return await self._store.list_checkpoints(check_id(session_id), offset=offset, limit=limit)
 
     async def branch(
         self, session_id: SessionId, new_session_id: SessionId, *, checkpoint_id: CheckpointId | None = None
     ) -> SessionState:
-        """A new session with the messages, state, agent and user of this one, as it is now or was at a checkpoint; both
-        go on independently.
+        """Create a new session with the messages, state, agent and user of this one, as it is now or was at a
+        checkpoint. Both continue independently.
 
         Raises:
             SessionNotFoundError: there is no such session.
             SessionAlreadyExistsError: the new id is taken.
-            CheckpointNotFoundError: it has no such checkpoint.
+            CheckpointNotFoundError: the session has no such checkpoint.
         """
         source = BranchPoint(from_session_id=check_id(session_id), checkpoint_id=checkpoint_id)
         return await self._store.clone_session(source, check_new_session_id(new_session_id))
 
     async def snapshot(self, session_id: SessionId) -> SessionSnapshot:
-        """What a page shows after a refresh, and from where it reads on."""
+        """What a page shows after a refresh, and the position in the stream from which it continues reading."""
         return await take_snapshot(self._store, self._streams, check_id(session_id))
 
-    async def update_state(self, session_id: SessionId, writes: StepWrites) -> Merged:
-        """Change the custom state from outside a run; what the agent could not read is refused where it is known here.
+    async def held(self, session_id: SessionId) -> tuple[ToolMessage, ...]:
+        """Results of a step that waits for an answer; the transcript gets them with the others. Empty if no step waits.
 
         Raises:
             SessionNotFoundError: there is no such session.
-            InvalidStateError: the state would not fit the agent any more; nothing was stored.
+        """
+        return await held_results(self._store, await self._store.load_state(check_id(session_id)))
+
+    async def update_state(self, session_id: SessionId, writes: StepWrites) -> Merged:
+        """Change the custom state from outside a run. If the agent is known here, state that it could not read is
+        refused.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            InvalidStateError: the state would no longer fit the agent; nothing was stored.
             InvalidWriteError: an append meets something that is not a list; nothing was stored.
         """
         check_merge(writes)
@@ -121,11 +130,11 @@ class Sessions:
         return await self._store.merge_custom_state(session_id, writes)
 
     async def workspace(self, session_id: SessionId) -> WorkspaceFiles | None:
-        """The files that a session's agent works with, to read and to change; None where no tool has opened it yet.
+        """The files that a session's agent works with, to read and to change; None if no tool has opened them yet.
 
         Raises:
             SessionNotFoundError: there is no such session.
-            WorkspaceFailedError: it is not to be had, or no agent here has its provider.
+            WorkspaceFailedError: the workspace is not available, or no agent here has its provider.
         """
         session = await self.get(session_id)
         ref = session.workspace_ref
@@ -133,24 +142,24 @@ class Sessions:
             return None
         provider = self._workspace_providers().get(ref.provider_id)
         if provider is None:
-            raise WorkspaceFailedError(ref.ref, f"no agent here has a provider of workspaces {ref.provider_id!r}.")
+            raise WorkspaceFailedError(ref.ref, f"no agent here has the workspace provider {ref.provider_id!r}.")
         return await provider.resolve(ref)
 
     async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
-        """The turns that wait in a session, in the order in which they came."""
+        """The turns that wait in a session, in the order in which they arrived."""
         return await self._store.list_queued(check_id(session_id))
 
     async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:
-        """Take a turn from the queue; False when it does not wait, or not any more."""
+        """Remove a turn from the queue; False if it is not waiting, or no longer."""
         return await self._store.drop_queued(check_id(session_id), check_id(run_id, "run id"))
 
     async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
-        """Remove the session, everything below it, here and at other services, and their streams and workspaces;
-        idempotent. A workspace of a provider that no agent here has is left, and logged.
+        """Delete the session and everything below it, here and in other services, with their streams and workspaces.
+        Idempotent. A workspace whose provider no agent here has is left alone, and logged.
 
         Raises:
-            AgentAlreadyRunningError: its run is going, and it was to be removed `unless_running`.
-            NotARootSessionError: its parent drives it, and it was to be removed `unless_running`.
+            AgentAlreadyRunningError: its run is running, and `unless_running` was given.
+            NotARootSessionError: it is driven by its parent, and `unless_running` was given.
         """
         check_id(session_id)
         if unless_running:
@@ -158,10 +167,10 @@ class Sessions:
         await self._forget_elsewhere_below(session_id)
         if await self._store.session_exists(session_id):
             session = await self._store.load_state(session_id)
-            # First: a process that dies in between leaves a session that can be deleted again.
+            # Before the session itself: a process that dies in between leaves a session that can be deleted again.
             await delete_workspaces(self._store, session, self._workspace_providers())
         if not self._streams.shares_transactions_with(self._store):
-            # Likewise.
+            # Before the session itself, for the same reason.
             for stream_id in await self._streams_of_tree(session_id):
                 await self._streams.delete_stream(stream_id)
         await self._store.delete_session(session_id)
@@ -175,7 +184,7 @@ class Sessions:
             offset, has_more = offset + len(page.items), page.has_more
 
     async def _streams_of_tree(self, session_id: SessionId) -> tuple[StreamId, ...]:
-        """The streams of a session and of every session below it: companions have streams of their own."""
+        """The streams of a session and of every session below it: companions have their own streams."""
         ahead, streams = [session_id], {session_id: None}
         for member in ahead:
             offset, page = 0, None

@@ -1,4 +1,4 @@
-"""What every executor can be told, and a clear word for what none can."""
+"""The settings of executors, and clear errors for settings that cannot work."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ from helix_agents.ports.memory_store import MemoryStore
 
 
 class RunSettings(TypedDict, total=False):
-    """How every executor can be told to work."""
+    """Settings for how runs are driven, common to all executors."""
 
     hooks: SomeHooks
     options: EngineOptions | None
@@ -30,7 +30,7 @@ class RunSettings(TypedDict, total=False):
 
 
 class ExecutorSettings(RunSettings, total=False):
-    """What every executor can be told. `locks` are for what your own code coordinates; the engine needs none."""
+    """Settings common to all executors. `locks` are for your own code to use; the engine needs none."""
 
     locks: LockManager | None
     entries: EntryStore | None
@@ -39,7 +39,7 @@ class ExecutorSettings(RunSettings, total=False):
 
 
 class OpenSettings(RunSettings, total=False):
-    """What `open` of every executor can be told: the parts of a backend come with its URL."""
+    """What `open` of every executor accepts: the parts of a backend come from its URL."""
 
     agents: Iterable[AnyAgent]
     deps: OpenDeps | None
@@ -47,18 +47,18 @@ class OpenSettings(RunSettings, total=False):
     max_parallel_tools: int | None
 
 
-# What opening a backend gives, and nobody says.
+# What opening a backend provides, and callers do not pass.
 _PARTS = {"self", "runtime", "settings", "state", "streams", "usage", "locks", "entries", "memories", "on_close"}
 
 
 def checked_agents(kind: type[Any], agents: Iterable[AnyAgent]) -> Iterable[AnyAgent]:
-    """The agents an executor is given.
+    """The agents given to an executor.
 
     Raises:
-        DefinitionError: it is one agent, and no list, or something else is among them.
+        DefinitionError: it is a single agent and not a list, or the list contains something else.
     """
     if isinstance(agents, Agent):
-        raise DefinitionError(kind.__name__, f"agents={agents!r} is one agent and no list; write agents=[…].")
+        raise DefinitionError(kind.__name__, f"agents={agents!r} is one agent, not a list; write agents=[…].")
     given = list(agents)
     for each in given:
         if not isinstance(each, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -67,10 +67,10 @@ def checked_agents(kind: type[Any], agents: Iterable[AnyAgent]) -> Iterable[AnyA
 
 
 def check_memory_has_a_place(agent: AnyAgent, memories: MemoryStore | None) -> None:
-    """Refuse an agent that remembers, or one below it, where nothing could be remembered.
+    """Reject an agent that has a memory, or delegates to one that has, if there is no store for memories.
 
     Raises:
-        DefinitionError: names it, and what to do.
+        DefinitionError: names the agent, and says what to do.
     """
     if memories is not None:
         return
@@ -78,43 +78,44 @@ def check_memory_has_a_place(agent: AnyAgent, memories: MemoryStore | None) -> N
         if each.memory is not None:
             raise DefinitionError(
                 f"Agent {each.name!r}",
-                "it has a memory, and this executor has no place for one; open it by a URL, or give it memories=….",
+                "it has a memory, but this executor cannot store one; open it by a URL, or give it memories=….",
             )
 
 
 def check_workspaces_apart(agent: AnyAgent, known: AgentRegistry) -> None:
-    """Refuse an agent whose workspaces, or those of one below it, sessions could not tell from those of another.
+    """Reject an agent if sessions could not tell its workspaces, or those of an agent below it, from another agent's.
 
     Raises:
-        DefinitionError: names it, and what to do.
+        DefinitionError: names the agent, and says what to do.
     """
     given = AgentRegistry([agent]).everyone()
-    # It may be a newer version of one that is known.
+    # It may be a newer version of a known agent.
     names = {each.name for each in given}
     workspace_providers((*given, *(each for each in known.everyone() if each.name not in names)))
 
 
 def check_room(kind: type[Any], **limits: int | None) -> None:
-    """Refuse a limit under which nothing would ever run.
+    """Reject a limit under which nothing would ever run.
 
     Raises:
         DefinitionError: it is below 1.
     """
     for name, limit in limits.items():
         if limit is not None:
-            check_whole(kind.__name__, name, limit, 1, other="; None is for no limit")
+            check_whole(kind.__name__, name, limit, 1, other="; None means no limit")
 
 
 def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
-    """Refuse a setting that this kind of executor would not look at or could not use, and a janitor that never rests.
+    """Reject a setting that this kind of executor would ignore or could not use, and a janitor that never rests.
 
     Raises:
-        DefinitionError: names it, and what there is.
+        DefinitionError: names the setting, and lists the valid ones.
     """
     between = given.get("janitor_seconds")
     if between is not None and not between > 0:
         raise DefinitionError(
-            kind.__name__, f"janitor_seconds={between!r} is not a pause between two rounds; None is for no janitor."
+            kind.__name__,
+            f"janitor_seconds={between!r} is not a number of seconds between two rounds; None means no janitor.",
         )
     if (grace := given.get("grace", 0)) is None or not grace >= 0:
         raise DefinitionError(kind.__name__, f"grace={grace!r} is not a number of seconds.")

@@ -1,4 +1,4 @@
-"""Starting a run: the commit that begins it, and then somebody who drives it."""
+"""Starting a run: the commit that starts it, and then a driver for it."""
 
 import asyncio
 
@@ -23,11 +23,11 @@ from helix_agents.runtimes.executor.runtime import Runtime
 async def start_run(
     services: Services, runtime: Runtime, start: StartRun, *, hooks: SomeHooks, model: LLMAdapter | None
 ) -> RunRecord:
-    """Commit the start and have the run driven: one that carries this process's lease is found by nobody else.
+    """Commit the start and have the run driven: no other process finds a run that carries this process's lease.
 
     Raises:
-        AgentAlreadyRunningError: somebody else was first, and goes on.
-        ConflictError, SessionAlreadyExistsError: somebody else was first.
+        AgentAlreadyRunningError: another caller was first, and its run is running.
+        ConflictError, SessionAlreadyExistsError: another caller was first.
     """
     try:
         started = await services.store.start_run(start)
@@ -42,8 +42,8 @@ async def start_run(
         raise
     run = started.run
     if run.owner != start.owner or run.status != "running":
-        # The same turn was begun before: in another process, which drives it, or here, and is over. Where nobody owns
-        # runs, whoever submits one that is driven does nothing.
+        # The same turn was started before: in another process, which drives it, or here, and is over. Where runs have
+        # no owner, submitting a run that is already driven does nothing.
         return run
     if run.start_sequence and started.stream is None:
         await _reactivate_stream(services, run)
@@ -55,8 +55,8 @@ async def start_run(
 
 
 async def _reactivate_stream(services: Services, run: RunRecord) -> None:
-    """A reader that comes at once must not take the last turn's end for this one's. Whoever drives the run makes its
-    stream active too, so this may fail."""
+    """A reader that arrives at once must not mistake the last turn's end for this one's. The driver of the run
+    activates its stream as well, so this may fail."""
     try:
         session = await services.store.load_state(run.session_id)
         await services.streams.reactivate_stream(session.stream_id or run.session_id, run.run_id, turn=run.turn)
@@ -67,14 +67,13 @@ async def _reactivate_stream(services: Services, run: RunRecord) -> None:
 async def _submit_if_started(
     services: Services, runtime: Runtime, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None
 ) -> None:
-    """The store did not say whether it began the run: as soon as it answers, a run that it did begin is driven."""
+    """The store did not say whether it started the run: as soon as it answers, a run that it did start is driven."""
     for wait in backoff():
         await asyncio.sleep(wait)
         try:
             run = await services.store.get_current_run(start.session_id)
-        except HelixError as problem:
-            if not problem.retryable:
-                raise
+        except Exception as problem:
+            log_exception("run.start_unheard", problem, session_id=start.session_id, run_id=start.run_id)
             continue
         if run is not None and run.status == "running" and run.fence == Fence(run_id=start.run_id):
             await runtime.submit(run, hooks=hooks, model=model)

@@ -1,4 +1,4 @@
-"""Turns that wait until their session is free: who begins them, and how whoever sent one finds it."""
+"""Turns that wait until their session is free: what starts them, and how their senders find them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
@@ -25,23 +25,23 @@ from helix_agents.domain.sessions import InterruptOutcome, InterruptSet
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.requests.cleanup import EXPIRED
-from helix_agents.engine.requests.start_plans import plan_queued
+from helix_agents.engine.requests.new_turns import plan_queued
 from helix_agents.engine.services import Services
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import LOOK_AGAIN, RunHandle
 
 Look: TypeAlias = Literal["begun", "busy", "held", "empty"]
-"""What a look at a queue came to: `held` are turns behind one that waits for somebody, died, or was stopped."""
+"""The result of checking a queue: `held` turns are behind one that waits for an answer, died, or was stopped."""
 
 MOST_AT_ONCE = 50
-"""So many turns are begun in one round of the janitor; more would wait for their models anyway."""
+"""How many turns one round of the janitor starts; more would wait for their models anyway."""
 
 
 class TurnQueue:
-    """Begins turns that wait. Any number of processes may look: a start takes its turn from the queue, and one of them
-    makes it.
+    """Starts waiting turns. Any number of processes may check: the start takes the turn from the queue, and only one
+    process succeeds.
 
-    Whoever sent a turn looks when the one before it ends. Should that process die, the round of any janitor does.
+    The process that sent a turn checks when the turn before it ends. If that process dies, any janitor's round does.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class TurnQueue:
         self._problems: dict[SessionId, tuple[RunId, HelixError]] = {}
 
     async def put(self, turn: QueuedTurn) -> QueuedTurn | None:
-        """Have a turn wait; durable when this answers. None where it has nothing to wait for, or began meanwhile."""
-        self._loop = asyncio.get_running_loop()
+        """Put a turn into the queue; durable when this returns. None if there is nothing to wait for, or it started
+        meanwhile."""
         stored = await self._services.store.queue_turn(turn)
         if stored is not None:
             log_event("turn.queued", session_id=stored.session_id, run_id=stored.run_id)
@@ -77,15 +77,15 @@ class TurnQueue:
         return stored
 
     def goes_on(self, session_id: SessionId, *, after_a_pause: bool = False) -> None:
-        """Somebody goes on here with a session: turns that waited behind it may begin when it is over. After a pause,
-        any process may have put them there; else, those that this one knows of."""
+        """A session continues here: turns that waited behind it may start when it is over. After a pause, any process
+        may have queued them; otherwise only those that this process knows of."""
         if after_a_pause or session_id in self._held:
             self._attend(session_id)
 
     async def begin_all(self) -> int:
-        """Begin what waits in any session that is free; answers how many turns."""
+        """Start what waits in any session that is free; returns how many turns."""
         found: list[SessionId] = []
-        # All of them first: what is begun would otherwise move later pages.
+        # All of them first, because starting turns would otherwise shift later pages.
         while page := await self._services.store.list_queues(offset=len(found), limit=MAX_LIMIT):
             found.extend(page)
         begun = 0
@@ -100,57 +100,68 @@ class TurnQueue:
             except ExecutorClosedError:
                 raise
             except Exception as problem:
-                # One session that cannot be looked at keeps no other waiting.
+                # A session that cannot be checked does not hold up the others.
                 log_exception("queue.failed", problem, session_id=session_id)
         return begun
 
     def problem_with(self, session_id: SessionId, waiting: Sequence[QueuedTurn]) -> HelixError | None:
-        """Why nothing begins in a session, as long as the turn that cannot is the first that waits there."""
+        """Why nothing starts in a session, as long as the turn that cannot start is the first in its queue."""
         run_id, problem = self._problems.get(session_id, (None, None))
         return problem if waiting and waiting[0].run_id == run_id else None
 
     async def may_begin(self) -> bool:
-        """Whether a turn may begin here that waited for the end of a run here; answers when that was looked at."""
+        """Whether a turn that waited here for a run's end may start here; returns once that was checked."""
         if not self._behind:
             return False
-        await self._looked.wait()
+        await self._hears(self._looked)
         return True
 
     async def news(self) -> None:
-        """Wait until a turn was begun or refused here, and for as long as others are looked at after at the most."""
+        """Wait until a turn was started or refused here, but at most until runs of other processes are checked
+        again."""
+        await self._hears(self._news)
+
+    async def _hears(self, event: asyncio.Event) -> None:
+        """Wait for an event of this event loop, or a moment."""
         if asyncio.get_running_loop() is not self._loop:
-            # An event wakes nobody in another event loop.
+            # An event wakes no waiter in another event loop.
             await self._services.sleep(LOOK_AGAIN)
             return
-        news = self._news
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_AGAIN):
-                await news.wait()
+                await event.wait()
 
     def _attend(self, session_id: SessionId) -> None:
-        """Look at a session from now on; where somebody does, one more look is made, as the last may have missed it."""
+        """Watch a session from now on. If it is watched already, it is checked once more, as the last check may have
+        missed it."""
+        self._loop = asyncio.get_running_loop()
         self._held.discard(session_id)
         self._wanted.add(session_id)
         if session_id not in self._attended:
             self._attended.add(session_id)
+            # Until it is known that it waits for nothing here.
+            self._behind.add(session_id)
             self._in_background(self._see_through(session_id))
 
     async def _see_through(self, session_id: SessionId) -> None:
-        """Begin one turn after another until none waits, or they wait for somebody else."""
+        """Start one turn after another until none waits, or they wait for something else."""
         try:
             found: Look = "busy"
             while found in ("begun", "busy") or session_id in self._wanted:
                 self._wanted.discard(session_id)
+                self._behind.add(session_id)
                 found = await self._look(session_id)
-                self._has_looked(session_id)
                 if found in ("begun", "busy"):
-                    await self._until_over(session_id)
+                    self._tell_looked()
+                    await self._until_over(session_id, begun_here=found == "begun")
+                else:
+                    self._has_looked(session_id)
             if found == "held":
                 self._held.add(session_id)
         except ExecutorClosedError:
             return
         except Exception as problem:
-            # The next round of a janitor looks again.
+            # The next round of a janitor checks again.
             log_exception("queue.failed", problem, session_id=session_id)
         finally:
             self._attended.discard(session_id)
@@ -158,11 +169,14 @@ class TurnQueue:
 
     def _has_looked(self, session_id: SessionId) -> None:
         self._behind.discard(session_id)
+        self._tell_looked()
+
+    def _tell_looked(self) -> None:
         self._looked.set()
         self._looked = asyncio.Event()
 
     async def _look(self, session_id: SessionId) -> Look:
-        """Begin the first turn that waits in a session, if it can begin now."""
+        """Start the first turn that waits in a session, if it can start now."""
         store = self._services.store
         turn: QueuedTurn | None = None
         try:
@@ -178,7 +192,7 @@ class TurnQueue:
                 return "held"
             await self._begin(agent, start)
         except ConflictError:
-            # Another turn goes on, or somebody else began this one, dropped it, or changed the session.
+            # Another turn is running, or another process started this one, dropped it, or changed the session.
             return "busy"
         except SessionNotFoundError:
             return "empty"
@@ -192,18 +206,22 @@ class TurnQueue:
         self._tell()
         return "begun"
 
-    async def _until_over(self, session_id: SessionId) -> None:
-        """Wait for the end of the run that is going, or a moment where another process drives it."""
+    async def _until_over(self, session_id: SessionId, *, begun_here: bool) -> None:
+        """Wait for the current run to end; or only a moment if it is driven by another process, or in another event
+        loop, where the end of its task wakes nothing here."""
         run = await self._services.store.get_current_run(session_id)
         driver = None if run is None else self._find(run.run_id)
-        if driver is None:
+        if begun_here and run is not None and run.status != "running":
+            # It is over already, before anybody could wait for it.
+            return
+        if driver is None or driver.get_loop() is not asyncio.get_running_loop():
+            self._has_looked(session_id)
             await self._services.sleep(LOOK_AGAIN)
         else:
-            self._behind.add(session_id)
             await asyncio.wait((driver,))
 
     async def _let_expire(self, session_id: SessionId) -> None:
-        """What waited when its session expired is not begun any more: nobody came back for it."""
+        """Turns that waited when their session expired are not started any more: no one came back for them."""
         store = self._services.store
         with suppress(SessionNotFoundError):
             session = await store.load_state(session_id)
@@ -214,7 +232,7 @@ class TurnQueue:
                     log_event("turn.expired", session_id=session_id, run_id=turn.run_id)
 
     def _report(self, turn: QueuedTurn, problem: HelixError) -> None:
-        """Say once that a turn cannot begin; it stays first in its queue until somebody mends or drops it."""
+        """Log once that a turn cannot start; it stays first in its queue until it is repaired or dropped."""
         known, _ = self._problems.get(turn.session_id, (None, None))
         if known != turn.run_id:
             log_exception("queue.begin_failed", problem, session_id=turn.session_id, run_id=turn.run_id)
@@ -227,9 +245,9 @@ class TurnQueue:
 
 
 class QueuedRunHandle(RunHandle[OutputT]):
-    """A run that waits for its turn: what is asked of it is answered when it began, in whichever process.
+    """A run that waits for its turn. Its methods wait until it has started, in whichever process.
 
-    Stopping it before takes it from the queue.
+    Stopping it before that removes it from the queue.
     """
 
     def __init__(
@@ -252,16 +270,16 @@ class QueuedRunHandle(RunHandle[OutputT]):
         return True
 
     async def begun(self) -> RunHandle[OutputT]:
-        """The run itself, as soon as it begins.
+        """The run itself, as soon as it starts.
 
         Raises:
-            QueuedTurnDroppedError: somebody took it from the queue.
+            QueuedTurnDroppedError: it was removed from the queue.
             SessionNotFoundError: its session was deleted.
-            HelixError: it cannot begin, and this is why; it still waits.
+            HelixError: the reason why it cannot start; it still waits.
         """
         store = self._services.store
         while True:
-            # It may begin between the two looks, and is in the one or the other then.
+            # It may start between the two checks, and one of them then finds it.
             waiting = await store.list_queued(self.session_id)
             run = await store.get_run(self.run_id)
             if run is not None:

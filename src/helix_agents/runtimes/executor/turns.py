@@ -1,6 +1,6 @@
-"""How a turn begins in a session that may be busy: now or not at all, after the turns before it, or instead of them."""
+"""How a turn starts in a session that may be busy: now or not at all, after the turns before it, or instead of them."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,21 +16,23 @@ from helix_agents.domain.errors import (
     SessionAlreadyExistsError,
     SessionNotFoundError,
 )
-from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.queued import QueuedTurn, run_id_for
-from helix_agents.domain.runs import RunRecord
-from helix_agents.engine.requests.start_plans import NewSession, began_with, plan_execute, queued_turn, waiting_turn
+from helix_agents.domain.sessions import BranchPoint
+from helix_agents.engine.requests.new_turns import NewSession, began_with, plan_execute, queued_turn, waiting_turn
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.usage_store import UsageStore
+from helix_agents.runtimes.executor.beginnings import Beginnings
 from helix_agents.runtimes.executor.handle import A_MOMENT, LOOK_AGAIN, RunHandle
+from helix_agents.runtimes.executor.inputs import IfRunning, metadata_of, tags_of, user_of
 from helix_agents.runtimes.executor.turn_queue import QueuedRunHandle, TurnQueue
 
 
 @dataclass(frozen=True, kw_only=True)
 class WantedTurn:
-    """A turn as its caller wants it; one with the same `key` is the same turn."""
+    """A turn as its caller wants it; a turn with the same `key` is the same turn."""
 
     session_id: SessionId
     messages: tuple[UserMessage, ...]
@@ -40,23 +42,30 @@ class WantedTurn:
     budget: Budget | None
 
 
-class Begin(Protocol):
-    """Commits a start and submits its run."""
+def new_session(
+    branch: BranchPoint | None,
+    state: Any,
+    user_id: str | None,
+    tags: Sequence[str],
+    metadata: dict[str, str] | None,
+    *,
+    required: bool,
+) -> NewSession:
+    """What a caller specifies for a session that may not exist yet.
 
-    async def __call__(
-        self,
-        agent: Agent[Any, OutputT, Any],
-        start: StartRun,
-        *,
-        hooks: SomeHooks,
-        model: str | LLMAdapter | None,
-    ) -> RunHandle[OutputT]: ...
-
-
-class HandleOf(Protocol):
-    """A handle on a run of an agent."""
-
-    def __call__(self, agent: Agent[Any, OutputT, Any], run: RunRecord) -> RunHandle[OutputT]: ...
+    Raises:
+        InvalidInputError: an argument is invalid.
+    """
+    if branch is not None:
+        check_id(branch.from_session_id)
+    return NewSession(
+        branch=branch,
+        state=state,
+        user_id=user_of(user_id),
+        tags=tags_of(tags),
+        metadata=metadata_of(metadata),
+        required=required,
+    )
 
 
 class GetHandle(Protocol):
@@ -66,7 +75,7 @@ class GetHandle(Protocol):
 
 
 class Turns:
-    """Begins the turns that callers want."""
+    """Starts the turns that callers want."""
 
     def __init__(
         self,
@@ -74,21 +83,38 @@ class Turns:
         *,
         usage: UsageStore,
         queue: TurnQueue,
-        begin: Begin,
-        handle_of: HandleOf,
+        beginnings: Beginnings,
         get_handle: GetHandle,
         stop: Callable[[SessionId], Awaitable[object]],
     ) -> None:
         self._services = services
         self._usage = usage
         self._queue = queue
-        self._begin = begin
-        self._handle_of = handle_of
+        self._beginnings = beginnings
         self._get_handle = get_handle
         self._stop = stop
 
+    async def begin(
+        self,
+        agent: Agent[Any, OutputT, Any],
+        wanted: WantedTurn,
+        if_running: IfRunning,
+        *,
+        hooks: SomeHooks,
+        model: str | LLMAdapter | None,
+    ) -> RunHandle[OutputT]:
+        """Start the turn once, however often it is requested; if another turn is running, do as the caller says."""
+        begun = await self.begun(agent, wanted)
+        if begun is not None:
+            return begun
+        if if_running == "enqueue" and wanted.new.branch is None and not wanted.new.required:
+            self._beginnings.check(agent, None, None)
+            return await self.after_others(agent, wanted)
+        begin = self.instead_of_others if if_running == "interrupt" else self.now
+        return await begin(agent, wanted, hooks=hooks, model=model)
+
     async def begun(self, agent: Agent[Any, OutputT, Any], wanted: WantedTurn) -> RunHandle[OutputT] | None:
-        """The session's current run, if the same call began it before."""
+        """The session's current run, if the same call started it before."""
         if wanted.key is None or not await began_with(self._services.store, wanted.session_id, wanted.key):
             return None
         return await self._get_handle(agent, wanted.session_id)
@@ -101,17 +127,17 @@ class Turns:
         hooks: SomeHooks,
         model: str | LLMAdapter | None,
     ) -> RunHandle[OutputT]:
-        """Begin it, disturbing nobody.
+        """Start the turn without disturbing any other.
 
         Raises:
-            AgentAlreadyRunningError, ConflictError, SessionAlreadyExistsError: somebody else was faster.
+            AgentAlreadyRunningError, ConflictError, SessionAlreadyExistsError: another caller was faster.
         """
         try:
             waits = await self._waits(wanted)
             start = await self._planned(agent, wanted, waits, queued=waits is not None)
-            return await self._begin(agent, start, hooks=hooks, model=model)
+            return await self._beginnings.begin(agent, start, hooks=hooks, model=model)
         except (ConflictError, SessionAlreadyExistsError):
-            # It may have been the same call that was faster.
+            # The faster one may have been the same call.
             begun = await self.begun(agent, wanted)
             if begun is None:
                 raise
@@ -125,14 +151,14 @@ class Turns:
         hooks: SomeHooks,
         model: str | LLMAdapter | None,
     ) -> RunHandle[OutputT]:
-        """Stop what goes on, each run once, and begin after it."""
+        """Stop what is running, each run once, and start after it."""
         stopped: RunId | None = None
         wait = A_MOMENT
         while True:
             try:
                 return await self.now(agent, wanted, hooks=hooks, model=model)
             except ConflictError as lost:
-                # Whoever was first goes on, or is over already.
+                # The run that was first is still running, or already over.
                 if isinstance(lost, AgentAlreadyRunningError) and lost.run_id != stopped:
                     await self._stop(wanted.session_id)
                     stopped = lost.run_id
@@ -140,10 +166,10 @@ class Turns:
                 wait = min(wait * 2, LOOK_AGAIN)
 
     async def after_others(self, agent: Agent[Any, OutputT, Any], wanted: WantedTurn) -> RunHandle[OutputT]:
-        """Begin it now, or have it wait behind those that came before.
+        """Start the turn now, or queue it behind those that came before.
 
         Raises:
-            QueueFullError: too many wait already.
+            QueueFullError: too many turns are waiting already.
         """
         services, session_id, key = self._services, wanted.session_id, wanted.key
         turn = queued_turn(
@@ -159,13 +185,13 @@ class Turns:
         while True:
             known = None if key is None else await services.store.get_run(turn.run_id)
             if known is not None:
-                return self._handle_of(agent, known)
+                return self._beginnings.handle_of(agent, known)
             waiting = await waiting_turn(services, agent, turn)
             if waiting is None:
-                # Somebody else may be first, perhaps with the same call.
+                # Another caller may be first, perhaps with the same call.
                 with suppress(ConflictError, SessionAlreadyExistsError):
                     start = await self._planned(agent, wanted, turn.run_id)
-                    return await self._begin(agent, start, hooks=None, model=None)
+                    return await self._beginnings.begin(agent, start, hooks=None, model=None)
                 continue
             stored = await self._queue.put(waiting)
             if stored is not None:
@@ -174,7 +200,7 @@ class Turns:
     async def waiting(
         self, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId
     ) -> RunHandle[OutputT] | None:
-        """A turn that waits in the session's queue, whoever put it there."""
+        """A turn that waits in the session's queue, whichever process put it there."""
         try:
             queued = await self._services.store.list_queued(session_id)
         except SessionNotFoundError:
@@ -184,12 +210,12 @@ class Turns:
 
     def _queued_handle(self, agent: Agent[Any, OutputT, Any], turn: QueuedTurn) -> RunHandle[OutputT]:
         return QueuedRunHandle(
-            self._services, agent, turn, usage=self._usage, queue=self._queue, handle_of=self._handle_of
+            self._services, agent, turn, usage=self._usage, queue=self._queue, handle_of=self._beginnings.handle_of
         )
 
     async def _waits(self, wanted: WantedTurn) -> RunId | None:
-        """The run that the same call is to be, if that has it wait in the queue: whoever says it again means that one,
-        and it leaves the queue for whatever is to happen to it now."""
+        """The id of the run that the same call has already put into the queue, if any: a repeated call means that run,
+        which leaves the queue for whatever is to happen to it now."""
         if wanted.key is None:
             return None
         run_id = run_id_for(wanted.session_id, wanted.key)

@@ -1,4 +1,4 @@
-"""Sessions that do nothing get a turn when a capability has news for them, in whichever process looks first."""
+"""Idle sessions get a turn when a capability has news for them, in whichever process notices first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,30 +18,30 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.requests.start_plans import plan_wake
+from helix_agents.engine.requests.new_turns import plan_wake
 from helix_agents.engine.services import Services
 from helix_agents.ports.entries import EntryStore
 
 GATHER_SECONDS = 0.05
-"""Changes that come one after another are told together."""
+"""Changes in quick succession are reported together."""
 LOOK_AGAIN_SECONDS = 1.0
-"""A turn may end without having asked for news once more."""
+"""A turn may end without having checked for news once more."""
 
 
 _NOT_OURS = (ConflictError, VersionConflict, NotARootSessionError, SessionNotFoundError, ExecutorClosedError)
-"""Somebody else was first, its parent speaks for it, or nobody is there to be told."""
+"""Another process was first, the session's parent speaks for it, or the session or executor is gone."""
 
 
 class Woken(Record):
-    """What one look did: sessions that got a turn, and those that are busy and may hear it themselves."""
+    """The result of one check: sessions that got a turn, and busy ones that may pick up the news themselves."""
 
     sessions: int = 0
     busy: int = 0
 
 
 class Waker:
-    """Begins turns for news. Any number of processes may look: the start of a run and the mark that the news were told
-    are one commit, and one of them makes it."""
+    """Starts turns for news. Any number of processes may check: the start of a run and the mark that the news was told
+    are one commit, and only one process makes it."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Waker:
         self._refused: set[SessionId] = set()
 
     def look(self) -> None:
-        """Have a look soon: another agent is known here."""
+        """Check soon: another agent is known here."""
         self._asked.set()
 
     async def run(self, interval_seconds: float) -> None:
-        """Look whenever something was committed, for ever; nobody listens while no agent here has capabilities."""
+        """Check whenever something was committed, forever; it does not listen while no agent here has capabilities."""
         entries = self._services.entries
         if entries is None:
             return
@@ -76,7 +76,7 @@ class Waker:
                 await asyncio.sleep(interval_seconds)
 
     async def wake(self) -> Woken:
-        """Give every session a turn that has news and does nothing."""
+        """Give a turn to every idle session that has news."""
         entries = self._services.entries
         if entries is None:
             return Woken()
@@ -106,7 +106,7 @@ class Waker:
         return True
 
     def _report(self, session_id: SessionId, problem: HelixError) -> None:
-        """Say once that a session cannot be woken: it is tried again with every change."""
+        """Log once that a session cannot be woken: it is tried again with every change."""
         if session_id not in self._refused:
             self._refused.add(session_id)
             log_exception("waker.wake_failed", problem, session_id=session_id)

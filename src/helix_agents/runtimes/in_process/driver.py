@@ -1,4 +1,4 @@
-"""Drives a run in this process, from its first effect to its last, with everything it needs in hand."""
+"""Drives a run in this process, from its first effect to its last, with everything it needs at hand."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,7 +33,8 @@ async def drive(
     leaving: Callable[[], bool] = lambda: False,
     begun: Begun | None = None,
 ) -> RunEnd:
-    """Drive one attempt of a run to its end, to where it needs somebody, or to a step at which the process leaves."""
+    """Drive one attempt of a run until it ends, until it waits for an answer, or until a step at which the process
+    leaves."""
     deps = opened_deps(services.store, open_deps, session_id)
     async with watching(services.store, session_id, services.sleep) as stop, deps as opened:
         try:
@@ -65,6 +66,6 @@ async def drive(
 
 
 async def _close(scope: RunScope) -> None:
-    """Let go of the writer, whatever ended the driver: what it took is stored now, or never by this attempt."""
+    """Release the writer, however the driver ended: what it accepted is stored now, or never by this attempt."""
     with suppress(HelixError):
         await scope.writer.close()

@@ -23,11 +23,11 @@ from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.in_process.driver import drive
 
 MOST_CANCELLED = 3
-"""How often something in a run may cancel its driver before the run fails."""
+"""How many times something in a run may cancel its driver before the run fails."""
 
 
 class Drivers(OwnedRuns):
-    """All drivers of one process. `wrap` gets the effects of every run before its loop does."""
+    """All drivers of one process. `wrap` gets the effects of every run before the run's loop does."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class Drivers(OwnedRuns):
         self._room = asyncio.Semaphore(max_running) if max_running is not None else None
 
     def check_loop(self) -> None:
-        """A run is driven in whichever loop it is begun."""
+        """A run is driven in whichever loop it is started."""
 
     def name_workflow(self, agent_type: str, session_id: SessionId, turn: int) -> None:
-        """There is no engine that would have to know."""
+        """There is no workflow engine that would need the name."""
 
     def drives(self, run: RunRecord) -> bool:
         return run.workflow_id is None
@@ -66,19 +66,19 @@ class Drivers(OwnedRuns):
         if self._room is None:
             self.begin(run, self._persistently(run, hooks, model, begun))
         else:
-            # By the time there is room, what was begun may be old.
+            # By the time there is room, what was loaded at the start may be out of date.
             self.begin(run, self._when_there_is_room(run, hooks, model))
 
     async def inspect(self, run: RunRecord) -> Liveness:
-        """A run without an owner is a durable engine's, which looks after it, or nobody's."""
+        """A run without an owner belongs to a durable engine, which looks after it, or to nobody."""
         if run.owner is not None:
             return await self.inspect_owner(run)
         return "dead" if self.drives(run) else await inspect_elsewhere(self.services.store, run)
 
     def drive_detached(self, run: RunRecord) -> None:
-        """Drive a companion that stands on its own, unless it is driven here already or will be elsewhere.
+        """Drive a detached companion, unless it is already driven here or will be driven elsewhere.
 
-        It takes no place of `max_running`: whoever started it may have one, and wait for it.
+        It does not count against `max_running`, because the run that started it may count and wait for it.
         """
         if not self.leaving and not self.is_driven(run):
             self.begin(run, self._persistently(run, None, None))
@@ -95,11 +95,12 @@ class Drivers(OwnedRuns):
     async def _persistently(
         self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None, begun: Begun | None = None
     ) -> RunEnd:
-        """Drive the run; when the store is lost in between, go on as the next attempt once it is back. So it is when
-        its stream was lost, which is then made anew, and when something in the run cancels its driver, a few times.
+        """Drive the run. If the store is lost in between, continue as the next attempt once it is back. The same
+        happens if the run's stream was lost, which is then created anew, and, a few times, if something in the run
+        cancels its driver.
 
         Raises:
-            StoreReplacedError: the store is not there any more, and may never be again; should it be, the run goes on.
+            StoreReplacedError: the store no longer exists, and may never come back; if it does, the run continues.
         """
         cancelled = 0
         for wait in backoff():
@@ -120,7 +121,7 @@ class Drivers(OwnedRuns):
                 cancelled += 1
                 if cancelled == MOST_CANCELLED:
                     raise
-                # There is nobody to wait for, and the next attempt keeps its tools apart.
+                # There is nothing to wait for, and the next attempt runs its tools in separate tasks.
                 lost, pause = problem, 0.0
             log_exception("run.driver_lost", lost, session_id=run.session_id, run_id=run.run_id)
             begun = None
@@ -129,18 +130,18 @@ class Drivers(OwnedRuns):
                     await asyncio.sleep(pause)
                     run = self._driven[run.run_id] = await claim(self.services.store, run, self.owner)
             except ConflictError:
-                # It is somebody else's now, or over: then nobody but us knows what is left to do.
+                # Another process owns it now, or it is over; then only this process knows what is left to do.
                 await end_unheard(self.services, run.run_id)
                 return RunEnd(status="superseded")
         raise AssertionError("the waits never end")
 
     async def _take_up_again(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> None:
-        """Go on with a run once somebody has put its store back."""
+        """Continue a run once its store is back in place."""
         with suppress(ConflictError):
             await self.submit(await claim(self.services.store, run, self.owner), hooks=hooks, model=model)
 
     async def _fail(self, run: RunRecord, problem: BaseException) -> None:
-        """A run whose store is not there any more is fine: nobody may say that it failed."""
+        """A run whose store no longer exists is not reported as failed: it may well continue."""
         if not isinstance(problem, StoreReplacedError):
             await super()._fail(run, problem)
 

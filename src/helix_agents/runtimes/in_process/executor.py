@@ -1,4 +1,4 @@
-"""The executor of one process: runs agents here, durable through the store alone."""
+"""The executor for a single process: runs agents here, durable through the store alone."""
 
 from collections.abc import Iterable
 from typing import Self, Unpack
@@ -16,42 +16,42 @@ from helix_agents.runtimes.in_process.drivers import Drivers
 
 
 class InProcessSettings(OpenSettings, total=False):
-    """What `Executor.open` can be told."""
+    """The settings that `Executor.open` accepts."""
 
     lease_ms: int
 
 
 class Executor(ExecutorCore):
-    """Runs agents in this process, as asyncio tasks that outlive whoever started them.
+    """Runs agents in this process, as asyncio tasks that outlive the caller that started them.
 
     Use it as `async with Executor.open(url, agents=[…]) as helix:`. Leaving the block starts no new runs, gives running
-    steps `grace` seconds to commit, and then lets go of the rest, which any process continues.
+    steps `grace` seconds to commit, and then releases the rest, which any process can continue.
 
     Args:
-        state: Where sessions live; `open` takes it, and the parts below, from the backend its URL names.
-        streams: Where what becomes visible is kept; not necessarily in the same backend.
+        state: Where sessions are stored. `open` takes this and the other stores from the backend that its URL names.
+        streams: Where stream chunks are kept; not necessarily in the same backend.
         usage: Where usage is counted.
-        locks: For what your own code coordinates; the engine needs none.
-        entries: Where state capabilities keep what they know.
+        locks: For your own code to use; the engine needs none.
+        entries: Where state capabilities keep their data.
         memories: Where agents keep what they remember.
-        on_close: Awaited when the executor was closed.
-        agents: What this process can run, and recover by name.
+        on_close: Awaited after the executor was closed.
+        agents: The agents this process can run, and recover by name.
         deps: Opens what tools need from the process, once for each run: a function of the session's id and its user
-            that gives an async context manager.
-        max_running: How many runs are driven here at once; None is for no limit.
-        max_parallel_tools: How many tools of one run work at once; None is for no limit.
-        lease_ms: After how long without a sign of life this process counts as dead, and others go on with its runs.
-        hooks: Code at fixed points of every run.
-        options: What its runs follow: tries, deadlines, sizes, depth.
-        grace: How many seconds running steps have to commit when the process leaves; 20 if left out.
-        janitor_seconds: How often deadlines, orphans and expired sessions are looked after; 15 if left out, None is for
-            never.
-        resume_grace_ms: How long a session that was answered waits for somebody to resume it before the janitor does;
-            half a minute if left out.
-        stream_retention_ms: How long chunks of streams that ended are kept; a day if left out.
+            that returns an async context manager.
+        max_running: How many runs are driven here at once; None means no limit.
+        max_parallel_tools: How many tools of one run work at once; None means no limit.
+        lease_ms: After how long without a sign of life this process counts as dead, so that others continue its runs.
+        hooks: Your code, called at fixed points of every run.
+        options: The limits its runs follow: tries, deadlines, sizes, depth.
+        grace: How many seconds running steps have to commit when the process leaves. Defaults to 20.
+        janitor_seconds: How often the janitor looks after deadlines, orphans and expired sessions. Defaults to 15; None
+            means never.
+        resume_grace_ms: How long an answered session waits for your code to resume it before the janitor does. Defaults
+            to half a minute.
+        stream_retention_ms: How long the chunks of ended streams are kept. Defaults to a day.
 
     Raises:
-        DefinitionError: a setting is none, or cannot be followed.
+        DefinitionError: a setting is not valid, or cannot be followed.
     """
 
     def __init__(
@@ -81,5 +81,6 @@ class Executor(ExecutorCore):
     def open(
         cls, url: str | None = None, *, namespace: str = "", **settings: Unpack[InProcessSettings]
     ) -> OpeningExecutor[Self]:
-        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
+        """An executor on the backend that a URL names; by default the one in `HELIX_STORE`, else a file beside the
+        process."""
         return OpeningExecutor(cls, chosen_store(url), namespace, settings)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from helix_agents.runtimes.temporal.options import TemporalOptions as TemporalOptions
     from helix_agents.runtimes.temporal.profiles import find_temporal as find_temporal
 
-# Loaded when somebody asks: the workflow's module is below this one, and the sandbox loads both for each workflow.
+# Loaded on demand: the workflow's module is below this one, and the sandbox loads both for each workflow.
 _HOME = {
     "TemporalAgentExecutor": "helix_agents.runtimes.temporal.executor",
     "TemporalOptions": "helix_agents.runtimes.temporal.options",

@@ -1,4 +1,4 @@
-"""Effects as this process does them for workflows: on the loop of its executor, each once even if asked for twice."""
+"""Effects that this process does for workflows: on its executor's loop, each once even if requested twice."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,10 +12,11 @@ from helix_agents.engine.plain import EffectName, Plain
 
 
 class Bodies:
-    """The effects that are going on here.
+    """The effects that are running here.
 
-    Temporal hands an effect out again when it has not heard of it for a while. Where that is this process itself, the
-    second one waits for the first: it has been going on all the time. It is cancelled when nobody waits any more.
+    Temporal hands an effect out again if it has not heard of it for a while. If that reaches this process itself, the
+    second request waits for the first effect, which has been running all the time. The effect is cancelled when nothing
+    waits for it any more.
     """
 
     def __init__(self, runs: LiveRuns, *, max_running: int | None, max_parallel_tools: int | None) -> None:
@@ -28,12 +29,12 @@ class Bodies:
         self._is_closed = False
 
     async def perform(self, effect: EffectName, work: Plain) -> Plain:
-        """Do an effect of a workflow, or wait for it; one that comes after the end is cancelled."""
+        """Do an effect of a workflow, or wait for it; a request that comes after the end is cancelled."""
         if self._is_closed:
             raise asyncio.CancelledError
         key = (work["run_id"], work["attempt"], work["name"], str(work["request"].get("gave_up")))
         while (going := self._going.get(key)) is not None and going.is_given_up:
-            # It has not come to rest yet, and gives nothing to whoever asks now.
+            # It has not come to rest yet, and has no result for a request that comes now.
             await asyncio.wait((going.task,))
         if going is None:
             going = self._going[key] = _Going(lambda: self._perform(effect, work))
@@ -41,7 +42,7 @@ class Bodies:
         return await going.wait()
 
     async def let_go(self) -> None:
-        """Cancel what is still going on, and begin nothing more."""
+        """Cancel what is still running, and start nothing more."""
         self._is_closed = True
         late = [going.task for going in self._going.values()]
         for task in late:
@@ -54,7 +55,7 @@ class Bodies:
             return await self._effects.perform(effect, work["session_id"], fence, work["request"], work.get("within"))
 
     def _room_for(self, effect: EffectName, request: Plain) -> AbstractAsyncContextManager[Any]:
-        """A call that has others work takes no place: those may be waiting for one."""
+        """A call that hands work to others takes no place: those may be waiting for one."""
         is_for_others = effect == "run_calls" and request["calls"][0]["kind"] in ("child", "remote", "companion")
         return nullcontext() if is_for_others else self._room.get(effect, nullcontext())
 

@@ -18,11 +18,11 @@ from helix_agents.runtimes.temporal.options import DEFAULT_ADDRESS, TemporalOpti
 from helix_agents.runtimes.temporal.runtime import TemporalRuntime
 
 LEASE_MS = 60_000
-"""For how long a run is taken for Temporal's, in milliseconds, after its last process here has gone."""
+"""How long, in milliseconds, a run still counts as Temporal's after its last process here has gone."""
 
 
 class TemporalSettings(OpenSettings, total=False):
-    """What `TemporalAgentExecutor.open` can be told."""
+    """The settings that `TemporalAgentExecutor.open` accepts."""
 
     address: str
     temporal_namespace: str
@@ -36,13 +36,14 @@ class TemporalSettings(OpenSettings, total=False):
 class TemporalAgentExecutor(ExecutorCore):
     """Runs agents as Temporal workflows; transcripts, states and streams stay in the store.
 
-    Use it as `async with TemporalAgentExecutor.open(url, agents=[…], address="127.0.0.1:7233") as helix:`. It works on
-    its `task_queue` as well, unless `works` is false and other processes do (`helix worker temporal`). Processes of one
-    application have one `prefix`, with which the ids of their workflows begin.
+    Use it as `async with TemporalAgentExecutor.open(url, agents=[…], address="127.0.0.1:7233") as helix:`. The process
+    also works on its `task_queue`, unless `works` is false and other processes do (`helix worker temporal`). All
+    processes
+    of one application use the same `prefix`, with which the ids of their workflows start.
 
-    `max_running` says how many model calls this process makes at once, `max_parallel_tools` how many tools it runs.
-    `client_settings` go to Temporal's client as they are (`tls`, `api_key`, …). Further settings are those of
-    `Executor`.
+    `max_running` limits how many model calls this process makes at once, `max_parallel_tools` how many tools it runs.
+    `client_settings` are passed to Temporal's client as they are (`tls`, `api_key`, …). The remaining settings are
+    those of `Executor`.
     """
 
     def __init__(
@@ -91,5 +92,6 @@ class TemporalAgentExecutor(ExecutorCore):
     def open(
         cls, url: str | None = None, *, namespace: str = "", **settings: Unpack[TemporalSettings]
     ) -> OpeningExecutor[Self]:
-        """An executor on the backend a URL names; without one on `HELIX_STORE`, else on a file beside the process."""
+        """An executor on the backend that a URL names; by default the one in `HELIX_STORE`, else a file beside the
+        process."""
         return OpeningExecutor(cls, chosen_store(url), namespace, settings)

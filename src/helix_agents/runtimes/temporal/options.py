@@ -1,4 +1,4 @@
-"""How a process speaks to Temporal, and how patient its workflows are."""
+"""How a process talks to Temporal, and how patient its workflows are."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,16 @@ DEFAULT_ADDRESS = "127.0.0.1:7233"
 
 @dataclass(frozen=True, kw_only=True)
 class TemporalOptions:
-    """Settings of the runtime; times are in seconds.
+    """Settings of the Temporal runtime; times are in seconds.
 
-    A worker that gave no sign for `heartbeat_seconds` is taken for dead, and so is one that kept a workflow task or a
-    workflow's own queue for `task_seconds` or `sticky_seconds`. A tool without a timeout may take `tool_seconds`, an
-    effect that is not a tool `effect_seconds`. A workflow whose history has `history_events` goes on in a fresh one. A
-    process does `max_effects` effects at once, and `max_short_effects` that only read and write the store.
+    A worker that gave no sign of life for `heartbeat_seconds` counts as dead, and so does one that held a workflow task
+    for `task_seconds` or a workflow's own queue for `sticky_seconds`. A tool without a timeout may take `tool_seconds`,
+    any other effect `effect_seconds`. A workflow whose history has `history_events` events continues in a fresh one. A
+    process does up to `max_effects` effects at once, and `max_short_effects` of those that only read and write the
+    store.
 
     Raises:
-        DefinitionError: one of them is no number that could be followed.
+        DefinitionError: a setting is not a number that could be followed.
     """
 
     heartbeat_seconds: float = 20.0

@@ -1,4 +1,4 @@
-"""Where Temporal is and how it is spoken to, found as Temporal's own command line finds it."""
+"""Where Temporal is and how to reach it, found in the same way as Temporal's own command line does."""
 
 import os
 from collections.abc import Mapping
@@ -20,19 +20,20 @@ class TemporalPlace(TypedDict):
 
 def find_temporal(given: Mapping[str, str | None] | None = None) -> TemporalPlace:
     """The server that `TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_API_KEY`, `TEMPORAL_TLS…` and the profile in
-    Temporal's own file mean; else one on this machine. What is `given` under such a name goes before.
+    Temporal's own file describe; by default one on this machine. Values in `given`, under the same names, take
+    precedence.
 
     Raises:
-        DefinitionError: something of that cannot be read, or does not go together; says what.
+        DefinitionError: a setting cannot be read, or settings contradict each other; the message says which.
     """
-    # What is set to nothing is meant to be absent; an API key of that kind would switch TLS on.
+    # A variable that is set but empty counts as absent; an empty API key would switch TLS on.
     there = {name: value for name, value in os.environ.items() if name.startswith("TEMPORAL_") and value}
     there |= {name: value for name, value in (given or {}).items() if value}
     try:
         profile = ClientConfigProfile.load(override_env_vars=_with_file(there))
         found: dict[str, Any] = {**profile.to_client_connect_config()}
     except (OSError, RuntimeError, ValueError) as problem:
-        raise DefinitionError("Temporal", f"how to reach it cannot be made out: {problem}.") from problem
+        raise DefinitionError("Temporal", f"its connection settings cannot be read: {problem}.") from problem
     return {
         "address": found.pop("target_host", DEFAULT_ADDRESS),
         "temporal_namespace": found.pop("namespace", "default"),
@@ -41,7 +42,7 @@ def find_temporal(given: Mapping[str, str | None] | None = None) -> TemporalPlac
 
 
 def _with_file(there: dict[str, str]) -> dict[str, str]:
-    """Temporal takes a file that is not there for an empty one, also where it was named.
+    """Temporal treats a missing file as an empty one, even if it was named explicitly. This raises instead.
 
     Raises:
         OSError: it cannot be read.

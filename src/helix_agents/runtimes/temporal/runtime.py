@@ -1,4 +1,4 @@
-"""The Temporal runtime: submits turns as workflows, and does effects of whichever workflows ask for them."""
+"""The Temporal runtime: submits turns as workflows, and does effects of any workflows that ask for them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -41,12 +41,12 @@ from helix_agents.runtimes.temporal.worker import WorkerThread
 
 T = TypeVar("T")
 
-# What, in seconds, effects have after their grace to end by themselves, as Temporal cancels those that it hands out.
+# How long, in seconds, effects have after their grace period to end by themselves, as Temporal cancels them.
 A_MOMENT = 1.0
 
 
 class TemporalRuntime:
-    """One process of many: it may submit, and it may work, for itself and for others."""
+    """One process of many: it may submit runs, and it may work for itself and for others."""
 
     services: Services
     owner = None
@@ -69,7 +69,7 @@ class TemporalRuntime:
     ) -> None:
         self.leaving = False
         self._lease = lease
-        # Its runs carry no lease, as Temporal looks after them; others see by this one that it does.
+        # Its runs carry no lease, because Temporal looks after them; this lease shows others that it does.
         self._lease.keep_too(lease_of_engine("temporal", prefix))
         if works:
             self._lease.keep_too(lease_of_workers("temporal", task_queue))
@@ -90,7 +90,7 @@ class TemporalRuntime:
         self._background: set[asyncio.Task[Any]] = set()
         self._worker: WorkerThread | None = None
 
-    # -- coming and going
+    # -- starting and leaving
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -121,7 +121,7 @@ class TemporalRuntime:
             await asyncio.wait(tuple(self._watched.values()))
 
     async def leave(self, grace: float) -> None:
-        """Let effects that are going on end; Temporal gives what follows to other workers."""
+        """Let running effects end; Temporal gives what follows to other workers."""
         self.leaving = True
         for task in self._background:
             task.cancel()
@@ -129,7 +129,7 @@ class TemporalRuntime:
             return
         stopping = asyncio.create_task(self._worker.stop())
         await asyncio.wait((stopping,), timeout=grace + A_MOMENT)
-        # What only reads and writes the store Temporal never cancels, and waits for.
+        # Temporal never cancels effects that only read and write the store, and waits for them.
         await self._bodies.let_go()
         await stopping
 
@@ -153,7 +153,7 @@ class TemporalRuntime:
     # -- the port
 
     def check_loop(self) -> None:
-        """Whoever asks Temporal may do so in any loop; effects are done in the one that opened the executor."""
+        """Temporal can be asked from any loop; effects are done in the loop that opened the executor."""
         if self.works and self._loop.is_closed():
             raise OtherEventLoopError(True)
 
@@ -171,9 +171,9 @@ class TemporalRuntime:
         model: LLMAdapter | None = None,
         begun: Begun | None = None,
     ) -> None:
-        """Start the workflow of a run. Where Temporal does not answer, recovery finds the run missing and submits it.
+        """Start the workflow of a run. If Temporal does not answer, recovery finds the run missing and submits it.
 
-        What is given for one call lives here; the turn begins in this process if it works.
+        Hooks and a model given for one call live here; the turn starts in this process if it works.
         """
         if hooks is not None or model is not None:
             self._runs.of_calls[run.run_id] = OfOneCall(hooks=hooks, model=model)
@@ -186,15 +186,15 @@ class TemporalRuntime:
             log_exception("run.submit_failed", problem, session_id=run.session_id, run_id=run.run_id)
         earlier = self._watched.get(run.run_id)
         if earlier is not None:
-            # Whoever waits for it still does.
+            # Its waiters still wait for it.
             self._background.add(earlier)
             earlier.add_done_callback(self._background.discard)
         self._watched[run.run_id] = watching = asyncio.create_task(self._watch(run))
         watching.add_done_callback(lambda _: self._forget(run.run_id, watching))
 
     async def inspect(self, run: RunRecord) -> Liveness:
-        """A run that a process answers for is dead when its lease has run out; any other one of another runtime is that
-        one's to judge, as long as it is there."""
+        """A run that a process is responsible for is dead when its lease has expired; any other run of another runtime
+        is for that runtime to judge, as long as it is there."""
         store = self.services.store
         if run.owner is not None:
             return "dead" if await store.find_lease(run.owner) is None else "alive"
@@ -208,7 +208,7 @@ class TemporalRuntime:
         return standing
 
     def find(self, run_id: RunId) -> asyncio.Task[RunEnd] | None:
-        """What waits for the workflow of a run that was submitted here."""
+        """The task that waits for the workflow of a run that was submitted here."""
         return self._watched.get(run_id)
 
     def drive_detached(self, run: RunRecord) -> None:
@@ -216,7 +216,7 @@ class TemporalRuntime:
             self.in_background(self.submit(run))
 
     async def tidy(self) -> int:
-        """Temporal lets go of closed workflows itself, as its namespace says."""
+        """Temporal removes closed workflows itself, as its namespace is configured."""
         return 0
 
     async def drive_child(self, parent: RunScope, run: RunRecord, tool_call_id: ToolCallId, stop: StopSignal) -> RunEnd:
@@ -240,7 +240,7 @@ class TemporalRuntime:
         return run
 
     async def _watch(self, run: RunRecord) -> RunEnd:
-        """How the workflow ended; whoever waits looks into the store afterwards, where the truth is."""
+        """How the workflow ended; the caller then reads the store, which is authoritative."""
         handle = service.handle_of(self._client, run)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What the runtime asks of a Temporal server: start a turn, look at one, and which search attributes it knows."""
+"""What the runtime asks of a Temporal server: start a turn, inspect one, and which search attributes it knows."""
 
 import logging
 from difflib import get_close_matches
@@ -35,8 +35,8 @@ async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Cli
     """A client of a server.
 
     Raises:
-        DefinitionError: the address is none, or Temporal's client has no such setting.
-        RuntimeUnavailableError: nobody answers there, or nobody who has this namespace.
+        DefinitionError: the address is not valid, or Temporal's client has no such setting.
+        RuntimeUnavailableError: no server answers there, or none that has this namespace.
     """
     _check_settings(settings)
     settings = {"runtime": _quiet_runtime(), **settings}
@@ -45,7 +45,7 @@ async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Cli
     except ValueError as problem:
         told = f"address={address!r} cannot be used: {problem}; write host:port."
         if "client cert" in str(problem):
-            told = "tls has a certificate of ours or its private key, and not both."
+            told = "tls has a client certificate or its private key, but not both."
         raise DefinitionError("Temporal", told) from problem
     except (RPCError, RuntimeError) as problem:
         raise RuntimeUnavailableError("Temporal", address, _reason(str(problem))) from problem
@@ -54,7 +54,7 @@ async def connect(address: str, namespace: str, settings: dict[str, Any]) -> Cli
 
 
 def _reason(told: str) -> str:
-    """Why there is no connection, in words: Temporal's client tells how its own parts nest."""
+    """Why there is no connection, in words: Temporal's client describes how its own parts nest."""
     for sign, words in _REASONS.items():
         if sign in told:
             return words
@@ -62,32 +62,33 @@ def _reason(told: str) -> str:
 
 
 _REASONS = {
-    "ConnectionRefused": "nobody listens there",
-    "UnknownIssuer": "its certificate is from nobody whom this machine trusts; if its CA is your own, name that",
-    "NotValidForName": "its certificate is for another name; say which server name is meant",
+    "ConnectionRefused": "nothing listens there",
+    "UnknownIssuer": "its certificate is not from a CA that this machine trusts; if the CA is your own, name it",
+    "NotValidForName": "its certificate is for another name; give the server name that is meant",
     "certificate expired": "its certificate has expired",
-    "PrivateKeyParseError": "the private key that belongs to our certificate cannot be read",
+    "PrivateKeyParseError": "the private key of the client certificate cannot be read",
     "CertificateParseError": "a certificate that was given cannot be read",
     "NoCertificatesPresented": "a certificate that was given cannot be read",
-    "InvalidContentType": "it speaks no TLS",
-    "Unauthenticated": "it turns us away; check the API key, or the certificate, and the namespace",
-    "PermissionDenied": "it turns us away; check the API key, or the certificate, and the namespace",
-    "hyper::Error": "it ended the connection; it may want TLS, or a certificate of ours",
+    "InvalidContentType": "it does not speak TLS",
+    "Unauthenticated": "it denies access; check the API key, or the certificate, and the namespace",
+    "PermissionDenied": "it denies access; check the API key, or the certificate, and the namespace",
+    "hyper::Error": "it ended the connection; it may need TLS, or a client certificate",
 }
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
-    # Where it connects to is told it otherwise.
+    # The address is passed separately.
     known = [*signature(Client.connect).parameters.keys() - {"target_host", "namespace"}]
     for name in settings:
         if name not in known:
             close = get_close_matches(name, known, n=1)
             meant = f"; did you mean {close[0]!r}?" if close else "."
-            raise DefinitionError("Temporal", f"client_settings has {name!r}, which its client does not take{meant}")
+            raise DefinitionError("Temporal", f"client_settings has {name!r}, which its client does not accept{meant}")
 
 
 async def _check_namespace(client: Client, address: str) -> None:
-    """Without its namespace, a server takes no turn and gives a worker none; whether it may be asked is another thing.
+    """Without its namespace, a server accepts no turn and gives a worker none; whether it may be asked is another
+    matter.
 
     Raises:
         RuntimeUnavailableError: the server has no such namespace.
@@ -96,20 +97,20 @@ async def _check_namespace(client: Client, address: str) -> None:
         await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     except RPCError as problem:
         if problem.status == RPCStatusCode.NOT_FOUND:
-            reason = f"it has no namespace {client.namespace!r}; create that one, or name another"
+            reason = f"it has no namespace {client.namespace!r}; create it, or name another one"
             raise RuntimeUnavailableError("Temporal", address, reason) from problem
 
 
 @cache
 def _quiet_runtime() -> Runtime:
-    """What Temporal's core has to say goes to Python's logging; by itself it would write to standard output."""
+    """Sends the log of Temporal's core to Python's logging; by itself it would write to standard output."""
     forwarded = LogForwardingConfig(logger=logging.getLogger("temporalio.core"))
     told = LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarded)
     return Runtime(telemetry=TelemetryConfig(logging=told))
 
 
 def facts_about(run: RunRecord, session: SessionState) -> dict[str, Any]:
-    """What an operator reads about a turn without opening our store. Run and attempt tell whose it is."""
+    """What an operator can read about a turn without opening our store. Run and attempt identify it."""
     return {
         "session": session.session_id,
         "root": session.root_session_id,
@@ -122,7 +123,7 @@ def facts_about(run: RunRecord, session: SessionState) -> dict[str, Any]:
 
 
 def attributes_of(session: SessionState) -> TypedSearchAttributes:
-    """By what an operator finds turns."""
+    """The attributes by which an operator finds turns."""
     pairs = [
         SearchAttributePair(SESSION, name_session(session.session_id)),
         SearchAttributePair(AGENT, session.agent_type),
@@ -131,9 +132,9 @@ def attributes_of(session: SessionState) -> TypedSearchAttributes:
 
 
 async def start(client: Client, kind: str, order: Any, run: RunRecord, session: SessionState, **how: Any) -> bool:
-    """Start the workflow of this attempt unless it was started before; false when its name is another run's.
+    """Start the workflow of this attempt unless it was started before; False if its name belongs to another run.
 
-    That happens to sessions that were deleted and made again, and where several stores share a prefix.
+    That happens to sessions that were deleted and created again, and where several stores share a prefix.
     """
     try:
         await client.start_workflow(
@@ -141,7 +142,7 @@ async def start(client: Client, kind: str, order: Any, run: RunRecord, session: 
             order,
             id=workflow_of(run),
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            # Not USE_EXISTING: whether the one that exists is this run's has to be looked at.
+            # Not USE_EXISTING: it has to be checked whether the existing one belongs to this run.
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             memo=facts_about(run, session),
             **how,
@@ -153,8 +154,8 @@ async def start(client: Client, kind: str, order: Any, run: RunRecord, session: 
 
 
 async def inspect(client: Client, run: RunRecord) -> tuple[Liveness, str | None]:
-    """Whether a workflow is behind this attempt, and in which task queue that is. One that has closed while the run
-    goes on is as dead as a failed one.
+    """Whether there is a workflow for this attempt, and in which task queue. A workflow that has closed while the run
+    is running is as dead as a failed one.
 
     Raises:
         RuntimeUnavailableError: the server did not answer.
@@ -178,7 +179,7 @@ def handle_of(client: Client, run: RunRecord) -> WorkflowHandle[Any, Any]:
 
 
 async def knows_attributes(client: Client) -> bool:
-    """Whether the namespace has our search attributes; a server that may not be asked counts as one that has not."""
+    """Whether the namespace has our search attributes; if the server may not be asked, that counts as no."""
     try:
         listed = await client.operator_service.list_search_attributes(
             ListSearchAttributesRequest(namespace=client.namespace)

@@ -1,4 +1,4 @@
-"""What Temporal is told of turns, and what it is told when an effect could not be done."""
+"""What Temporal is told about turns, and what it is told if an effect could not be done."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ TURN = f"HelixTurn{EFFECT_SEQUENCE}"
 """The workflow's type carries the number of the effect sequence: a program with another loop never replays it."""
 
 PASSING = "helix.passing"
-"""An effect could not be done because of something that passes: it is asked for again, however long that takes."""
+"""An effect could not be done because of a temporary problem: it is requested again, however long that takes."""
 
 LEAVING = "helix.leaving"
-"""An effect was let go of by a process that ends; another one does it at once."""
+"""An effect was released by a process that ends; another process does it at once."""
 
 TIMED_OUT = "helix.timed_out"
-"""A worker saw that an effect's time is up before the server did."""
+"""A worker noticed before the server that an effect's time is up."""
 
 
 def order_for(run: RunRecord, options: TemporalOptions) -> dict[str, Any]:
-    """What a workflow is given: which attempt of which run, and how patient it is to be."""
+    """What a workflow is given: which attempt of which run, and how patient it should be."""
     return {
         "session_id": run.session_id,
         "run_id": run.run_id,

@@ -1,6 +1,6 @@
-"""Temporal's worker, on a thread and an event loop of its own; the effects themselves run where the executor lives.
+"""Temporal's worker, on its own thread and event loop; the effects themselves run where the executor lives.
 
-A tool that blocks its event loop starves whatever else lives there. Heartbeats, and the workflows themselves, do not.
+A tool that blocks its event loop starves whatever else lives there, but not the heartbeats, nor the workflows.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ LONGEST_GRACE_SECONDS = 24 * 3600.0
 
 
 def sandbox() -> WorkflowRunner:
-    """Where workflows run: the loop and its records come in from outside, the workflow's own module is watched."""
+    """Where workflows run: the loop and its records are passed through, and the workflow's own module is sandboxed."""
     ours = ("helix_agents.domain", "helix_agents.engine", "helix_agents.runtimes.temporal.turns", "msgspec")
     return SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules(*ours))
 
 
 class WorkerThread:
-    """Polls a task queue until it is stopped. `perform` is run on the loop that starts this."""
+    """Polls a task queue until it is stopped. `perform` runs on the loop that starts this."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class WorkerThread:
         self._thread = threading.Thread(target=self._run, name="helix temporal worker", daemon=True)
 
     async def start(self) -> None:
-        """Be ready for work."""
+        """Get ready for work."""
         self._home = asyncio.get_running_loop()
         self._ready = self._home.create_future()
         self._thread.start()
@@ -68,7 +68,7 @@ class WorkerThread:
             raise
 
     async def stop(self) -> None:
-        """Take nothing new, give what is going on its grace, and end; idempotent."""
+        """Take nothing new, give running work its grace period, and end; idempotent."""
         if self._thread.is_alive():
             await asyncio.to_thread(self._begun.wait)
             self._loop.call_soon_threadsafe(self._stopping.set)
@@ -81,8 +81,8 @@ class WorkerThread:
             self._tell_home(self._failed, problem)
 
     async def _work(self) -> None:
-        """Poll until this is stopped. A worker that is turned away later on, as when its key has run out, comes back;
-        else the process would live on and do nothing."""
+        """Poll until this is stopped. A worker that is rejected later on, as when its key has expired, comes back;
+        otherwise the process would live on and do nothing."""
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._begun.set()
@@ -107,7 +107,7 @@ class WorkerThread:
             workflows=[Turn, TurnOfAnotherVersion],
             activities=[self._activity(effect) for effect in EFFECTS],
             workflow_runner=sandbox(),
-            # What goes wrong in a workflow, a history that does not fit included, fails it; else it would hang.
+            # An error in a workflow, including a history that does not match, fails it; otherwise it would hang.
             workflow_failure_exception_types=[Exception],
             max_concurrent_activities=options.max_effects,
             max_concurrent_local_activities=options.max_short_effects,
@@ -134,10 +134,10 @@ class WorkerThread:
         return run
 
     async def _at_home(self, effect: EffectName, work: Plain) -> Plain:
-        """Have the effect done on the executor's loop.
+        """Perform the effect on the executor's loop.
 
         Raises:
-            ApplicationError: it was not; its type says what a workflow makes of that.
+            ApplicationError: it was not done; its type says what a workflow makes of that.
         """
 
         async def perform() -> Plain:
@@ -151,7 +151,7 @@ class WorkerThread:
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():
                 raise
-            # Nothing went wrong, so Temporal is not to warn of it.
+            # Nothing went wrong, so Temporal should not warn about it.
             planned = ApplicationErrorCategory.BENIGN
             raise ApplicationError("this worker ends", type=LEAVING, non_retryable=True, category=planned) from None
 
@@ -170,7 +170,7 @@ class WorkerThread:
 
 @asynccontextmanager
 async def _beating(timeout: timedelta | None) -> AsyncGenerator[None]:
-    """Tell Temporal from time to time that an effect is going on; a short one is not asked."""
+    """Tell Temporal from time to time that an effect is running; not for a short one."""
     if timeout is None:
         yield
         return

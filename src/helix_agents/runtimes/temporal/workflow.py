@@ -1,4 +1,4 @@
-"""The workflow: the loop, with each effect an activity. Temporal replays what is here, so it does nothing else."""
+"""The workflow: the loop, with each effect as an activity. Temporal replays this code, so it does nothing else."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,22 +18,22 @@ with workflow.unsafe.imports_passed_through():
 SHORT_KINDS = ("rejected", "finish", "client", "child")
 YEAR_SECONDS = 365 * 24 * 3600.0
 
-# Where Temporal may try again by itself, it waits so long in between; the dev server knows no shorter wait.
+# If Temporal may retry by itself, it waits this long in between; the dev server has no shorter wait.
 _FIRST_WAIT, _LONGEST_WAIT = timedelta(seconds=1), timedelta(seconds=30)
-# How often an effect is handed to another worker that is not a tool and whose workers die.
+# How often an effect that is not a tool is handed to another worker when its workers die.
 _ATTEMPTS = 10
 
 
 @workflow.defn(name=TURN)
 class Turn:
-    """One attempt of a run. What is wrong with it fails it, and a fresh attempt goes on from the store."""
+    """One attempt of a run. Any error fails it, and a fresh attempt continues from the store."""
 
     def __init__(self) -> None:
         self._commits = 0
 
     @workflow.run
     async def run(self, order: dict[str, Any]) -> Plain:
-        """Drive the run to its end, to where it needs somebody, or to where the history is long enough."""
+        """Drive the run until it ends, until it waits for an answer, or until the history is long enough."""
         self._order = order
         end = await self._drive({name: order[name] for name in ("session_id", "run_id", "attempt")})
         if end.status == "yielded":
@@ -41,7 +41,8 @@ class Turn:
         return to_plain(end)
 
     async def _drive(self, whose: Plain, within: Within | None = None) -> RunEnd:
-        """Drive a run: the turn's own, or that of a child, inline; a workflow that took over could adopt no other."""
+        """Drive a run inline: the turn's own, or that of a child; a workflow that took over could not adopt another
+        one."""
         ops = PlainOps(
             partial(self._perform, whose),
             should_yield=self._should_yield,
@@ -57,7 +58,7 @@ class Turn:
     def _should_yield(self) -> bool:
         info = workflow.info()
         is_long = info.get_current_history_length() >= self._order["history_events"]
-        # A workflow that did nothing yet would be followed by another one that does nothing.
+        # A workflow that has done nothing yet would be followed by another one that does nothing.
         return self._commits > 0 and (is_long or info.is_continue_as_new_suggested())
 
     async def _perform(self, whose: Plain, effect: EffectName, name: str, request: Plain) -> Plain:
@@ -69,7 +70,7 @@ class Turn:
         return answer
 
     async def _short(self, effect: EffectName, work: Plain) -> Plain | None:
-        """Have it done right here; None when it could not be, and another worker has to see to it."""
+        """Have it done right here; None if that was not possible, and another worker has to do it."""
         try:
             return await workflow.execute_local_activity(
                 effect,
@@ -79,14 +80,14 @@ class Turn:
                 result_type=dict[str, Any],
             )
         except (ActivityError, ApplicationError, EffectTimeoutError) as lost:
-            # Of an effect that was done right here, Temporal says at once what other effects have for a cause.
+            # For an effect that was done right here, Temporal raises directly what is the cause with other effects.
             cause = lost.cause if isinstance(lost, ActivityError) else lost
             if not isinstance(cause, ApplicationError | EffectTimeoutError):
                 raise
             return None
 
     async def _long(self, effect: EffectName, work: Plain) -> Plain:
-        """Have it done by any worker, again where workers die, and as often as it takes where trouble passes."""
+        """Have it done by any worker: again if workers die, and as often as it takes if the trouble is temporary."""
         wait, attempts = 1, _attempts(effect, work["request"])
         while True:
             try:
@@ -103,7 +104,7 @@ class Turn:
                 )
             except ActivityError as lost:
                 if isinstance(lost.cause, CancelledError):
-                    # Somebody cancels the workflow. The run goes on in a fresh one, and so does the tool.
+                    # The workflow is being cancelled. The run continues in a fresh one, and so does the tool.
                     raise
                 if isinstance(lost.cause, ApplicationError) and lost.cause.type == PASSING:
                     await workflow.sleep(wait)
@@ -111,13 +112,15 @@ class Turn:
                 elif isinstance(lost.cause, ApplicationError) and lost.cause.type == LEAVING:
                     continue
                 elif effect == "run_calls" and "gave_up" not in work["request"]:
-                    # Whoever ran the tool is gone. The last word is the ledger's, or else an error for the model.
+                    # The process that ran the tool is gone. The ledger has the last word, or else the model gets an
+                    # error.
                     work, attempts = {**work, "request": {**work["request"], "gave_up": _why(lost)}}, _ATTEMPTS
                 else:
                     raise
 
     def _limit(self, effect: EffectName, request: Plain) -> float:
-        """How long one try may take. A tool that has its own limit keeps it itself, and is cut only if it does not."""
+        """How long one attempt may take. A tool with its own limit enforces it itself, and is cut off only if it does
+        not."""
         if effect != "run_calls":
             return self._order["effect_seconds"]
         call = request["calls"][0]
@@ -129,17 +132,17 @@ class Turn:
 
 @workflow.defn(dynamic=True)
 class TurnOfAnotherVersion:
-    """A workflow that another version of the program began: it fails, and its run goes on from the store."""
+    """A workflow that another version of the program started: it fails, and its run continues from the store."""
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> None:
-        """Say so."""
+        """Fail with an error that says so."""
         kind = workflow.info().workflow_type
         raise ApplicationError(f"{kind} belongs to another version; recovery goes on with its run", non_retryable=True)
 
 
 def _is_short(effect: EffectName, request: Plain) -> bool:
-    """Whether an effect only reads and writes the store, so that it need not be handed out."""
+    """Whether an effect only reads and writes the store, so that it need not be handed to another worker."""
     if effect != "run_calls":
         return effect != "ask_model"
     return request["calls"][0]["kind"] in SHORT_KINDS

@@ -1,1 +1,1 @@
-"""A2A over the same sessions, for agents of others: a context is a session, a task what follows from a message."""
+"""A2A over the same sessions, for other people's agents: a context is a session, a task is what follows a message."""

@@ -1,4 +1,4 @@
-"""The cards by which others find an agent: what it is called, what it does, and where it is talked to."""
+"""The cards by which others find an agent: its name, what it does, and the address to talk to it."""
 
 from starlette.responses import Response
 
@@ -13,7 +13,7 @@ MODES = ("text/plain", "application/json")
 
 
 class AgentInterface(Record):
-    """Where an agent is talked to, and how."""
+    """The address at which to talk to an agent, and the protocol to use."""
 
     url: str
     protocol_binding: str = "JSONRPC"
@@ -21,7 +21,7 @@ class AgentInterface(Record):
 
 
 class AgentCapabilities(Record):
-    """What of the protocol there is."""
+    """Which parts of the protocol are supported."""
 
     streaming: bool = True
     push_notifications: bool = False
@@ -29,7 +29,7 @@ class AgentCapabilities(Record):
 
 
 class AgentSkill(Record):
-    """What an agent is good for."""
+    """Something that an agent can do."""
 
     id: str
     name: str
@@ -38,7 +38,7 @@ class AgentSkill(Record):
 
 
 class AgentCard(Record):
-    """What others need to know of an agent before they talk to it."""
+    """What a client needs to know about an agent before talking to it."""
 
     name: str
     description: str
@@ -56,7 +56,7 @@ async def agent_card(call: Call) -> Response:
 
 
 async def server_card(call: Call) -> Response:
-    """The card of the agent, where the server has just one; a server with many has a card for each below `/a2a`."""
+    """The card of the only agent of the server. If there are several, each has its own card below `/a2a`."""
     names = sorted(call.entry_agents)
     if len(names) != 1:
         cards = ", ".join(f"/a2a/{name}/.well-known/agent-card.json" for name in names[:20])

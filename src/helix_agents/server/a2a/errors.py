@@ -1,4 +1,4 @@
-"""What a client of A2A is told when a request cannot be served, in the words of its protocol."""
+"""The errors that an A2A client gets when a request cannot be served, in the terms of its protocol."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ _BY_STATUS = {400: INVALID_PARAMS, 404: INVALID_PARAMS, 409: UNSUPPORTED_OPERATI
 
 
 class RPCError(Exception):
-    """A request that is answered with an error of the protocol."""
+    """A request that is answered with a protocol error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(code, message)
@@ -49,6 +49,6 @@ class RPCError(Exception):
 
 
 def as_rpc(refusal: RefusedError) -> RPCError | None:
-    """A refusal in the protocol's words; None where HTTP has better ones: who calls, how much, how often, not now."""
+    """A refusal as a protocol error; None where an HTTP status says it better: identity, size, rate, unavailability."""
     code = _BY_STATUS.get(refusal.status)
     return None if code is None else RPCError(code, refusal.detail)

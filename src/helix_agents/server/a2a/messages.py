@@ -1,6 +1,7 @@
 """What a client of A2A sends: messages made of parts, and answers to what a task waits for."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -15,7 +16,7 @@ MOST_PARTS = 256
 
 
 class A2APart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One of text, bytes in base64, an address, or plain data."""
+    """One of text, bytes in base64, a URL, or plain data."""
 
     text: str | None = None
     raw: str | None = None
@@ -36,7 +37,7 @@ class A2AMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How the client wants to be answered."""
+    """How the client wants to receive the answer."""
 
     return_immediately: bool = False
     history_length: int | None = None
@@ -65,14 +66,20 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     page_size: Annotated[int, msgspec.Meta(ge=1, le=100)] = 50
     page_token: str | None = None
     history_length: int | None = None
+    status_timestamp_after: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     include_artifacts: bool = False
+
+    @property
+    def since(self) -> int:
+        """The earliest time of interest, in milliseconds."""
+        return 0 if self.status_timestamp_after is None else int(self.status_timestamp_after.timestamp() * 1000)
 
 
 def user_message(message: A2AMessage) -> UserMessage:
-    """The message as the engine takes it.
+    """The message in the form that the engine takes.
 
     Raises:
-        RefusedError: it says nothing, or a part is none.
+        RefusedError: the message says nothing, or one of its parts is invalid.
     """
     parts = tuple(_part(part) for part in message.parts)
     match parts:
@@ -92,7 +99,7 @@ def _part(part: A2APart) -> Part:
         return _file(f"data:{kind};base64,{part.raw}", kind, part.filename)
     if part.url is not None:
         return _file(checked_url(part.url), kind, part.filename)
-    raise invalid("A part of a message has one of text, raw, url and data.")
+    raise invalid("A part of a message needs one of text, raw, url or data.")
 
 
 def _file(url: str, media_type: str, filename: str | None) -> Part:
@@ -102,11 +109,11 @@ def _file(url: str, media_type: str, filename: str | None) -> Part:
 
 
 def answers_to(waiting: Sequence[PendingCall], message: A2AMessage) -> list[SubmitBody]:
-    """What a message says to the calls that wait. Data names its call, unless only one waits; a text is the answer to a
-    question, and never a decision: what somebody meant by it would have to be guessed.
+    """The answers that a message gives to the calls that wait. Data names its call, unless only one waits. Text answers
+    a question but never decides an approval, because its meaning would have to be guessed.
 
     Raises:
-        RefusedError: it is no answer to what waits.
+        RefusedError: the message does not answer what waits.
     """
     rows = {row.tool_call_id: row for row in waiting}
     words = [part.text for part in message.parts if part.text is not None and part.text.strip()]
@@ -114,22 +121,22 @@ def answers_to(waiting: Sequence[PendingCall], message: A2AMessage) -> list[Subm
     if not given and words:
         [row] = [_only(rows)]
         if row.approval_id is not None:
-            raise invalid(f'Whether {row.tool_name} may run is answered with data such as {{"approved": true}}.')
+            raise invalid(f'The approval of {row.tool_name} must be answered with data such as {{"approved": true}}.')
         return [ToolResult(tool_call_id=row.tool_call_id, result="\n".join(words))]
     if not given:
-        raise invalid('An answer is text, or data such as {"approved": true} or {"result": …}.')
+        raise invalid('An answer must be text, or data such as {"approved": true} or {"result": …}.')
     return [_answer(rows, data) for data in given]
 
 
 def _only(rows: dict[str, PendingCall]) -> PendingCall:
     if len(rows) == 1:
         return next(iter(rows.values()))
-    raise invalid(f"Several calls wait; say with toolCallId which is answered: {', '.join(sorted(rows))}.")
+    raise invalid(f"Several calls wait; name the call that you answer with toolCallId: {', '.join(sorted(rows))}.")
 
 
 def _answer(rows: dict[str, PendingCall], data: Any) -> SubmitBody:
     if not isinstance(data, dict):
-        raise invalid("Data that answers is an object.")
+        raise invalid("The data of an answer must be an object.")
     fields = cast("dict[str, Any]", data)
     call_id = fields.get("toolCallId")
     row = _only(rows) if call_id is None else rows.get(call_id) if isinstance(call_id, str) else None
@@ -150,5 +157,5 @@ def _answer(rows: dict[str, PendingCall], data: Any) -> SubmitBody:
         case {"result": result}:
             return ToolResult(tool_call_id=row.tool_call_id, result=result)
         case _:
-            wanted = "approved" if row.approval_id is not None else "result, or error"
-            raise invalid(f"An answer to {row.tool_name} ({row.tool_call_id}) has {wanted}.")
+            wanted = "approved" if row.approval_id is not None else "result or error"
+            raise invalid(f"An answer to {row.tool_name} ({row.tool_call_id}) needs {wanted}.")

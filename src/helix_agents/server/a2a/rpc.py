@@ -16,8 +16,9 @@ from helix_agents.domain.errors import (
     SessionNotFoundError,
     StillWaitingError,
 )
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.queued import run_id_for
-from helix_agents.domain.sessions import SessionFilter
+from helix_agents.domain.sessions import InterruptSet, SessionFilter
 from helix_agents.server.a2a.cards import PROTOCOL_VERSION
 from helix_agents.server.a2a.errors import (
     INVALID_PARAMS,
@@ -32,19 +33,31 @@ from helix_agents.server.a2a.errors import (
     as_rpc,
 )
 from helix_agents.server.a2a.messages import A2AMessage, NamedTask, SendMessage, TaskQuery, answers_to, user_message
-from helix_agents.server.a2a.tasks import Plain, Task, names_in, no_such_task, read_context, read_task, task_id
+from helix_agents.server.a2a.tasks import (
+    Place,
+    Plain,
+    Task,
+    names_in,
+    no_such_task,
+    queued_id,
+    read_context,
+    read_task,
+    task_id,
+)
 from helix_agents.server.a2a.updates import Follower, TaskSource, answer, failure
 from helix_agents.server.bodies import read_body
 from helix_agents.server.calls import Call, json_response, whole_number
 from helix_agents.server.errors import RefusedError, refusal_of
 from helix_agents.server.executor_routes import entry_agent, submit
 
-# How long whoever cancels a task waits to hear that it is over.
+# How long a request that cancels a task waits for the task to end.
 CANCEL_SECONDS = 10.0
+# How often a task may move on between a look at it and the stop that follows.
+CANCEL_TRIES = 10
 
 
 class RPCRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of JSON-RPC 2.0."""
+    """A JSON-RPC 2.0 request."""
 
     jsonrpc: str
     method: str
@@ -62,9 +75,9 @@ class RPCAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def talk(call: Call) -> Any:
-    """Talk to an agent as a client of A2A 1.0 does, in JSON-RPC.
+    """Talk to an agent as an A2A 1.0 client, over JSON-RPC.
 
-    `SendStreamingMessage` and `SubscribeToTask` answer with a stream of server-sent events, the others with one answer.
+    `SendStreamingMessage` and `SubscribeToTask` return a stream of server-sent events, other methods a single answer.
     """
     agent = entry_agent(call, call.request.path_params["agent"])
     rpc_id: Any = None
@@ -92,7 +105,7 @@ async def _request(call: Call) -> RPCRequest:
     try:
         request = msgspec.convert(given, RPCRequest)
     except msgspec.ValidationError as problem:
-        raise RPCError(INVALID_REQUEST, f"This is no request of JSON-RPC 2.0: {problem}") from None
+        raise RPCError(INVALID_REQUEST, f"This is not a JSON-RPC 2.0 request: {problem}") from None
     if request.jsonrpc != "2.0":
         raise RPCError(INVALID_REQUEST, "This server speaks JSON-RPC 2.0.")
     return request
@@ -106,11 +119,11 @@ def _method(call: Call, request: RPCRequest) -> Method:
     if version.split(".")[:2] != PROTOCOL_VERSION.split("."):
         raise RPCError(VERSION_NOT_SUPPORTED, f"This server speaks A2A {PROTOCOL_VERSION}, not {version[:20]!r}.")
     if "PushNotification" in request.method:
-        raise RPCError(PUSH_NOTIFICATION_NOT_SUPPORTED, "This server sends no push notifications; follow the task.")
+        raise RPCError(PUSH_NOTIFICATION_NOT_SUPPORTED, "This server sends no push notifications; use SubscribeToTask.")
     method = _METHODS.get(request.method)
     if method is None:
         names = ", ".join(_METHODS)
-        raise RPCError(METHOD_NOT_FOUND, f"A2A {PROTOCOL_VERSION} here has {names}, not {request.method[:80]!r}.")
+        raise RPCError(METHOD_NOT_FOUND, f"Unknown method {request.method[:80]!r}. This server has {names}.")
     return method
 
 
@@ -118,7 +131,7 @@ async def _send(call: Call, agent: AnyAgent, request: RPCRequest) -> Response:
     wanted: SendMessage = read_body(request.params, SendMessage)
     name = await _said(call, agent, wanted)
     _, task = await read_task(call, name)
-    # Behind a task that needs somebody, this one would wait for the very client who is asked.
+    # A task that is held behind one which needs input would wait for the very client that is asked for the input.
     if not (wanted.configuration.return_immediately or task.rests or task.is_held):
         task = await _at_rest(call, agent, task)
     return json_response(answer(request.id, {"task": task.shown(history=wanted.configuration.history_length)}))
@@ -141,7 +154,7 @@ async def _follow(call: Call, agent: AnyAgent, request: RPCRequest) -> Any:
     call.gate.check_stream(call.principal)
     task = await _task_of(call, agent, wanted.id)
     if task.is_over:
-        raise RPCError(UNSUPPORTED_OPERATION, "This task is over, and nothing more comes; GetTask shows it.")
+        raise RPCError(UNSUPPORTED_OPERATION, "This task is over and has no more events; use GetTask to read it.")
     return await _followed(call, agent, task.id, request)
 
 
@@ -153,37 +166,45 @@ async def _followed(call: Call, agent: AnyAgent, name: str, request: RPCRequest)
 
 async def _cancel(call: Call, agent: AnyAgent, request: RPCRequest) -> Response:
     wanted: NamedTask = read_body(request.params, NamedTask)
-    task = await _task_of(call, agent, wanted.id)
-    if task.state == "TASK_STATE_SUBMITTED" and await _taken_back(call, task):
-        return json_response(answer(request.id, task.taken_back().shown()))
-    if not task.is_over:
-        await call.executor.abort(task.session_id, "cancelled by a client")
-        task = await _at_rest(call, agent, task, CANCEL_SECONDS)
-        await _let_others_begin(call, agent, task)
+    task = await _stopped(call, agent, wanted.id)
     if task.is_over and task.state != "TASK_STATE_CANCELED":
-        raise RPCError(TASK_NOT_CANCELABLE, "This task is over already.")
+        raise RPCError(TASK_NOT_CANCELABLE, "This task is already over.")
     return json_response(answer(request.id, task.shown()))
 
 
 async def _list(call: Call, agent: AnyAgent, request: RPCRequest) -> Response:
     wanted: TaskQuery = read_body(request.params, TaskQuery)
-    start = 0 if not wanted.page_token else whole_number(wanted.page_token)
-    if start is None:
-        raise RPCError(INVALID_PARAMS, "The pageToken is none that this server gave.")
+    last = None if not wanted.page_token else _place_in(wanted.page_token)
     if wanted.context_id:
         tasks = await _in_context(call, agent, wanted.context_id)
-        page, total = tasks[start : start + wanted.page_size], len(tasks)
     else:
-        page, total = await _newest(call, agent, start, wanted.page_size)
-    shown = [
-        task.shown(history=wanted.history_length, artifacts=wanted.include_artifacts)
-        for task in page
-        if wanted.status in (None, task.state)
-    ]
-    following = start + wanted.page_size
-    token = str(following) if following < total else ""
-    found: Plain = {"tasks": shown, "nextPageToken": token, "pageSize": wanted.page_size, "totalSize": total}
+        tasks = await _everywhere(call, agent, wanted.since)
+    matching = [task for task in tasks if wanted.status in (None, task.state) and task.changed_at >= wanted.since]
+    left = sorted(
+        (task for task in matching if last is None or task.place < last), key=lambda task: task.place, reverse=True
+    )
+    page = left[: wanted.page_size]
+    found: Plain = {
+        "tasks": [task.shown(history=wanted.history_length, artifacts=wanted.include_artifacts) for task in page],
+        "nextPageToken": _token_of(page[-1]) if len(left) > len(page) else "",
+        "pageSize": wanted.page_size,
+        "totalSize": len(matching),
+    }
     return json_response(answer(request.id, found))
+
+
+def _token_of(task: Task) -> str:
+    """The token of a place in a listing. The next page starts after it, whatever has appeared above it by then."""
+    changed_at, name = task.place
+    return f"{changed_at}.{name}"
+
+
+def _place_in(token: str) -> Place:
+    changed_at, _, name = token.partition(".")
+    at = whole_number(changed_at)
+    if at is None or not name:
+        raise RPCError(INVALID_PARAMS, "The pageToken is not one that this server issued.")
+    return at, name
 
 
 _METHODS: dict[str, Method] = {
@@ -197,18 +218,18 @@ _METHODS: dict[str, Method] = {
 
 
 async def _said(call: Call, agent: AnyAgent, wanted: SendMessage) -> str:
-    """Take what a client says, durably; answers with the name of its task."""
+    """Store a client's message durably, and return the id of its task."""
     message = wanted.message
     if wanted.configuration.task_push_notification_config is not None:
-        raise RPCError(PUSH_NOTIFICATION_NOT_SUPPORTED, "This server sends no push notifications; follow the task.")
+        raise RPCError(PUSH_NOTIFICATION_NOT_SUPPORTED, "This server sends no push notifications; use SubscribeToTask.")
     if message.task_id:
         return await _answer(call, agent, message, message.task_id)
     return await _begin(call, agent, message)
 
 
 async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
-    """Begin a task; the same message again is the same task. One that comes while another goes on waits for it: no
-    client loses what another one does."""
+    """Start a task; the same message again is the same task. A message that arrives while another task runs waits for
+    its turn, so no client loses what another one does."""
     asked = user_message(message)
     call.checked_messages((asked,))
     session_id = call.checked(message.context_id) if message.context_id else None
@@ -233,28 +254,30 @@ async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
 
 
 async def _answer(call: Call, agent: AnyAgent, message: A2AMessage, given: str) -> str:
-    """Answer what a task waits for, and go on with it.
+    """Answer what a task waits for, and continue it.
 
     Raises:
-        RPCError: it waits for nothing.
+        RPCError: the task waits for nothing.
     """
     session_id, _ = names_in(given)
     if message.context_id and message.context_id != session_id:
         raise RPCError(INVALID_PARAMS, "This task belongs to another context.")
     task = await _task_of(call, agent, given)
     if task.state != "TASK_STATE_INPUT_REQUIRED":
-        how = "over" if task.is_over else "at work, and waits for nobody"
-        raise RPCError(UNSUPPORTED_OPERATION, f"This task is {how}; a message without taskId begins another one.")
+        how = "over" if task.is_over else "in progress and needs no input"
+        raise RPCError(
+            UNSUPPORTED_OPERATION, f"This task is {how}; send a message without taskId to start another task."
+        )
     for each in answers_to(task.waiting, message):
         await submit(call, session_id, each)
-    # Somebody else may have gone on with it, or other calls still wait, of which the client is told again.
+    # Another request may have continued the task. If other calls still wait, the client is shown them again.
     with suppress(AgentAlreadyRunningError, NothingToResumeError, StillWaitingError):
         await call.begin(lambda: call.executor.resume(agent, session_id))
     return task.id
 
 
 async def _at_rest(call: Call, agent: AnyAgent, task: Task, seconds: float | None = None) -> Task:
-    """The task once it is over or needs somebody, or as it is when this instance has to leave, or time is up."""
+    """The task once it is over or needs input; or in its current state, if this instance has to leave or time is up."""
     follower = Follower(call, agent, task.id)
     with call.gate.place(call.principal, await call.executor.get_handle(agent, task.session_id)):
         resting = asyncio.create_task(follower.rest())
@@ -267,9 +290,28 @@ async def _at_rest(call: Call, agent: AnyAgent, task: Task, seconds: float | Non
     return task
 
 
+async def _stopped(call: Call, agent: AnyAgent, given: str) -> Task:
+    """The task after a request to stop it. Only the task's own run is stopped: if that run ends, or another run
+    continues the task, before the stop arrives, the task is looked at again."""
+    for _ in range(CANCEL_TRIES):
+        task = await _task_of(call, agent, given)
+        if task.is_over:
+            return task
+        if task.run is None:
+            if await _taken_back(call, task):
+                return task.taken_back()
+            continue
+        run = await call.executor.get_handle(agent, task.session_id, task.run.run_id)
+        if run is not None and isinstance(await run.abort("cancelled by a client"), InterruptSet):
+            task = await _at_rest(call, agent, task, CANCEL_SECONDS)
+            await _let_others_begin(call, agent, task)
+            return task
+    return await _task_of(call, agent, given)
+
+
 async def _let_others_begin(call: Call, agent: AnyAgent, task: Task) -> None:
-    """A stop holds what waits behind it until somebody goes on; tasks stand on their own. Whoever sends the first one
-    once more, which changes nothing of it, goes on."""
+    """Let the queue continue after a stop, which holds it until the session is continued: here, tasks are independent
+    of each other. Sending the first queued message again, which changes nothing about it, continues the session."""
     owner = call.owner()
     for turn in (await call.executor.sessions.queued(task.session_id))[:1]:
         key = turn.messages[-1].id
@@ -280,16 +322,16 @@ async def _let_others_begin(call: Call, agent: AnyAgent, task: Task) -> None:
 
 
 async def _taken_back(call: Call, task: Task) -> bool:
-    """Take a task that waits for its turn from the queue; False where it has begun."""
+    """Take a task that waits for its turn out of the queue; False if it has started."""
     sessions = call.executor.sessions
     for turn in await sessions.queued(task.session_id):
-        if turn.messages[-1].id == task.asked_id:
+        if queued_id(turn) == task.asked_id:
             return await sessions.drop_queued(task.session_id, turn.run_id)
     return False
 
 
 async def _task_of(call: Call, agent: AnyAgent, given: str) -> Task:
-    """A task of the caller with this agent."""
+    """A task that the caller has with this agent."""
     context, task = await read_task(call, given)
     if context.agent_type != agent.name:
         raise no_such_task(given)
@@ -304,12 +346,14 @@ async def _in_context(call: Call, agent: AnyAgent, context_id: str) -> list[Task
     return context.tasks() if context.agent_type == agent.name else []
 
 
-async def _newest(call: Call, agent: AnyAgent, start: int, size: int) -> tuple[list[Task], int]:
-    """The newest task of each context of the caller, and how many contexts there are."""
+async def _everywhere(call: Call, agent: AnyAgent, since: int) -> list[Task]:
+    """The tasks of all the caller's contexts, except contexts in which nothing has changed since then."""
+    sessions = call.executor.sessions
     where = SessionFilter(agent_type=agent.name, user_id=call.owner(), roots_only=True)
-    page = await call.executor.sessions.list(where, offset=start, limit=size)
     found: list[Task] = []
-    for session in page.items:
-        tasks = (await read_context(call, session.session_id)).tasks()
-        found += tasks[:1]
-    return found, page.total
+    for session in await whole_list(lambda start: sessions.list(where, offset=start, limit=MAX_LIMIT)):
+        # A context that was deleted meanwhile has no tasks any more.
+        with suppress(SessionNotFoundError):
+            if session.updated_at >= since or await sessions.queued(session.session_id):
+                found += (await read_context(call, session.session_id)).tasks()
+    return found

@@ -1,9 +1,10 @@
-"""Tasks, read from the store: a task is a message of the user and all that followed from it until the next one.
+"""Tasks, read from the store: a task is a user message and everything that followed from it until the next one.
 
-Nothing is stored for a task. So it has the same state for every client and in every process, goes on when somebody
-answers in the console, and is there for conversations that began elsewhere.
+Nothing is stored for a task. So it has the same state for every client and in every process, continues when a call is
+answered in the console, and exists for conversations that started elsewhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
@@ -22,7 +23,7 @@ from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.server.a2a.errors import TASK_NOT_FOUND, RPCError
 from helix_agents.server.calls import Call
-from helix_agents.server.chat.turns import Turn, run_of, split_turns
+from helix_agents.server.chat.turns import MOST_TRIES, Turn, run_of, split_turns
 from helix_agents.server.errors import sentence_for
 
 State: TypeAlias = Literal[
@@ -36,18 +37,20 @@ State: TypeAlias = Literal[
 OVER: frozenset[State] = frozenset({"TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED"})
 
 Plain: TypeAlias = dict[str, Any]
+Place: TypeAlias = tuple[int, str]
+"""When a task last changed, and its id; a page token names this pair."""
 
 
 def task_id(session_id: SessionId, asked_id: str) -> str:
-    """The name of a task: its context and its message, so that whoever has it finds both."""
+    """The id of a task, made of its context and its message, so that both can be found from it."""
     return f"{quote(session_id, safe='')}:{quote(asked_id, safe='')}"
 
 
 def names_in(given: str) -> tuple[SessionId, str]:
-    """The session and the message that a task is named after.
+    """The session and the message that a task's id names.
 
     Raises:
-        RPCError: it is no name of a task.
+        RPCError: it is not the id of a task.
     """
     session_id, found, asked_id = given.partition(":")
     if not found or not session_id or not asked_id:
@@ -56,13 +59,18 @@ def names_in(given: str) -> tuple[SessionId, str]:
 
 
 def no_such_task(given: str) -> RPCError:
-    """The answer to whoever asks for a task that is not there, or is somebody else's."""
-    return RPCError(TASK_NOT_FOUND, f"There is no task {given[:200]!r} here.")
+    """The error for a task that does not exist or that belongs to another user."""
+    return RPCError(TASK_NOT_FOUND, f"There is no task {given[:200]!r}.")
+
+
+def queued_id(turn: QueuedTurn) -> str:
+    """The id that names the task of a queued turn; a message that came without an id is named after its run."""
+    return turn.messages[-1].id or turn.run_id
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task at one moment. `turn` is its place in the conversation, None while it waits for its turn."""
+    """A task at one moment. `turn` is its place in the conversation, None while it is queued."""
 
     session_id: SessionId
     asked: UserMessage
@@ -80,21 +88,26 @@ class Task:
         return task_id(self.session_id, self.asked_id)
 
     @property
+    def place(self) -> "Place":
+        """Its place in a listing, in which the task that changed last comes first."""
+        return self.changed_at, self.id
+
+    @property
     def is_over(self) -> bool:
         return self.state in OVER
 
     @property
     def rests(self) -> bool:
-        """Whether nothing comes by itself any more: it is over, or needs somebody."""
+        """Whether nothing more happens by itself: the task is over, or needs input."""
         return self.is_over or self.state == "TASK_STATE_INPUT_REQUIRED"
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits behind a task that waits for somebody."""
+        """Whether it waits behind a task that needs input."""
         return self.state == "TASK_STATE_SUBMITTED" and self.note is not None
 
     def taken_back(self) -> "Task":
-        """The task as it is told once after it was taken from the queue; it is not stored any more."""
+        """The task as it is reported once after it was taken out of the queue; it is no longer stored."""
         return replace(self, state="TASK_STATE_CANCELED", note="This was taken back before its turn came.")
 
     def shown(self, *, history: int | None = None, artifacts: bool = True) -> Plain:
@@ -107,7 +120,7 @@ class Task:
         return task
 
     def status(self) -> Plain:
-        """Its state, since when, and what there is to say of it."""
+        """Its state, since when, and a message about it if there is one."""
         status: Plain = {"state": self.state, "timestamp": _time(self.changed_at)}
         parts = self._told()
         if parts:
@@ -132,7 +145,7 @@ class Task:
         return [*(text_artifact(name, text) for name, text in texts.items()), *self.output()]
 
     def output(self) -> list[Plain]:
-        """The agent's typed output, once there is one."""
+        """The agent's typed output, once it exists."""
         output = self.run.output if self.run is not None and self.state == "TASK_STATE_COMPLETED" else None
         replies = self._replies()
         if self.run is None or output is None or (replies and output == replies[-1].text):
@@ -141,8 +154,7 @@ class Task:
         return [{"artifactId": f"{self.run.run_id}.output", "name": "output", "parts": [part]}]
 
     def _replies(self) -> list[AssistantMessage]:
-        messages = () if self.turn is None else self.turn.messages
-        return [message for message in messages if isinstance(message, AssistantMessage)]
+        return [] if self.turn is None else _replies_in(self.turn)
 
     def _said(self) -> Plain:
         content = self.asked.content
@@ -161,7 +173,7 @@ class Task:
 
 
 def artifact_of(chunk: StreamChunk) -> str:
-    """The name of what a chunk is a piece of; the message that comes of it has the same."""
+    """The id of the artifact that a chunk is a piece of; the finished message has the same id."""
     return f"{chunk.run_id}.{chunk.step}"
 
 
@@ -172,7 +184,8 @@ def text_artifact(name: str, text: str) -> Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """A session at one moment, as the tasks that it is made of."""
+    """A session at one moment, as the tasks it is made of. `unanswered` are the runs of past turns in which the agent
+    said nothing, by the place of their message."""
 
     agent_type: str
     snapshot: SessionSnapshot
@@ -180,9 +193,10 @@ class Context:
     queued: tuple[QueuedTurn, ...]
     waiting: tuple[PendingCall, ...]
     runs: dict[RunId, RunRecord]
+    unanswered: dict[int, RunRecord]
 
     def tasks(self) -> list[Task]:
-        """All of them, the newest first; those that wait for their turn are the newest."""
+        """All tasks, newest first; queued tasks are the newest."""
         found = [task for place in range(len(self.turns)) if (task := self._of_turn(place)) is not None]
         return [*reversed([*found, *map(self._of_queued, self.queued)])]
 
@@ -212,8 +226,9 @@ class Context:
         return Task(**known, state=state, run=run, waiting=waiting, partial=partial, changed_at=changed)
 
     def _last_run_of(self, turn: Turn) -> RunRecord | None:
-        replies = [message for message in turn.messages if isinstance(message, AssistantMessage)]
-        return self.runs.get(run_of(replies[-1])) if replies else None
+        """The run of the last reply; if nothing was said, the run that the message came with."""
+        replies = _replies_in(turn)
+        return self.runs.get(run_of(replies[-1])) if replies else self.unanswered.get(turn.first)
 
     def _of_queued(self, turn: QueuedTurn) -> Task:
         asked = turn.messages[-1]
@@ -222,7 +237,7 @@ class Context:
         return Task(
             session_id=turn.session_id,
             asked=asked,
-            asked_id=asked.id or turn.run_id,
+            asked_id=queued_id(turn),
             state="TASK_STATE_SUBMITTED",
             changed_at=turn.queued_at,
             note="This waits behind a task that needs input." if waits_for_somebody else None,
@@ -230,16 +245,18 @@ class Context:
 
 
 async def read_context(call: Call, session_id: SessionId) -> Context:
-    """Everything there is to know of a session's tasks.
+    """Everything about a session's tasks.
 
     Raises:
-        SessionNotFoundError: there is no such session, or it is somebody else's.
+        SessionNotFoundError: there is no such session, or it belongs to another user.
     """
-    session = await call.whole_session(session_id)
+    session = await call.session(session_id)
     sessions = call.executor.sessions
+    # The order matters: a turn that starts in between has left the queue, and is in the transcript by then.
+    queued = await sessions.queued(session_id)
     snapshot = await sessions.snapshot(session_id)
-    entering = () if session.suspension_context is None else session.suspension_context.entry_messages
-    turns = split_turns(snapshot.messages, entering)
+    turns = split_turns(snapshot.messages, snapshot.entering)
+    begun = {turn.asked_id for turn in turns}
     runs = (
         ()
         if len(turns) == 1
@@ -250,17 +267,32 @@ async def read_context(call: Call, session_id: SessionId) -> Context:
         agent_type=session.agent_type,
         snapshot=snapshot,
         turns=tuple(turns),
-        queued=await sessions.queued(session_id),
+        queued=tuple(turn for turn in queued if queued_id(turn) not in begun),
         waiting=await call.waiting(session_id) if suspended else (),
         runs={run.run_id: run for run in runs},
+        unanswered=await _unanswered(call, snapshot, turns[:-1], runs),
     )
 
 
+async def _unanswered(
+    call: Call, snapshot: SessionSnapshot, turns: Sequence[Turn], runs: Sequence[RunRecord]
+) -> dict[int, RunRecord]:
+    """The runs that ended before they said anything: no reply names them, but each of them started when its message was
+    stored."""
+    found: dict[int, RunRecord] = {}
+    for turn in turns:
+        if not _replies_in(turn) and turn.first < len(snapshot.messages):
+            stored_at = await _stored_at(call, snapshot, turn.first + 1)
+            run = next((run for run in runs if run.started_at <= stored_at), None)
+            found |= {} if run is None else {turn.first: run}
+    return found
+
+
 async def read_task(call: Call, given: str) -> tuple[Context, Task]:
-    """A task of the caller, and the context it is part of.
+    """A task of the caller, and its context.
 
     Raises:
-        RPCError: there is no such task, or it is somebody else's.
+        RPCError: there is no such task, or it belongs to another user.
     """
     session_id, asked_id = names_in(given)
     try:
@@ -273,8 +305,24 @@ async def read_task(call: Call, given: str) -> tuple[Context, Task]:
     return context, task
 
 
+async def _stored_at(call: Call, snapshot: SessionSnapshot, sequence: int) -> int:
+    """When a message was stored. Listings count from the newest message, and more may have come since the snapshot."""
+    newer = len(snapshot.messages) - sequence
+    for _ in range(MOST_TRIES):
+        page = await call.executor.sessions.messages(snapshot.session_id, offset=newer, limit=1)
+        ahead = page.items[0].sequence - sequence if page.items else 0
+        if ahead == 0:
+            return page.items[0].created_at if page.items else 0
+        newer = max(0, newer + ahead)
+    return 0
+
+
+def _replies_in(turn: Turn) -> list[AssistantMessage]:
+    return [message for message in turn.messages if isinstance(message, AssistantMessage)]
+
+
 def _past(known: dict[str, Any], run: RunRecord | None) -> Task:
-    """A task after which others came: whatever it waited for, it does not any more."""
+    """A task that was followed by others: whatever it waited for, it no longer does."""
     if run is None:
         return Task(**known, state="TASK_STATE_FAILED")
     state = _state_of(run)
@@ -301,7 +349,7 @@ def _state_of(run: RunRecord) -> State:
 
 
 def _question(row: PendingCall) -> list[Plain]:
-    """What a call that waits wants to know: a sentence for people, and data for programs."""
+    """What a waiting call needs to know: a sentence for people, and data for programs."""
     asked: Plain = {
         "toolCallId": row.tool_call_id,
         "toolName": row.tool_name,
@@ -312,7 +360,7 @@ def _question(row: PendingCall) -> list[Plain]:
         "expiresAt": None if row.deadline is None else _time(row.deadline),
     }
     if row.approval_id is not None:
-        sentence, answered = f"May {row.tool_name} be run? Answer with data:", '"approved": true'
+        sentence, answered = f"May {row.tool_name} run? Answer with data:", '"approved": true'
     else:
         sentence, answered = f"{_asked_in(row)} Answer with text, or data:", '"result": …'
     said = f'{sentence} {{"toolCallId": "{row.tool_call_id}", {answered}}}'
@@ -320,7 +368,7 @@ def _question(row: PendingCall) -> list[Plain]:
 
 
 def _asked_in(row: PendingCall) -> str:
-    """A question in its own words; a tool of the client has none."""
+    """A question in its own words; a call of a client tool has none."""
     match row.input:
         case {"question": str() as question} if row.kind == "question":
             return question

@@ -1,4 +1,4 @@
-"""A task as its client follows it: how it stands, then what the agent says, then how it ended."""
+"""A task as its client follows it: its state, then what the agent says, then how it ended."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ from helix_agents.server.errors import sentence_for
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
-# How often whoever follows a task that waits for its turn looks whether it has come.
+# How often a client that follows a queued task checks whether its turn has come.
 LOOK_SECONDS = 0.25
 
 
@@ -32,14 +32,14 @@ def failure(rpc_id: Any, problem: RPCError) -> Plain:
 
 
 class Said:
-    """Turns what the agent says into pieces of artifacts. One whose step is done again begins anew."""
+    """Turns what the agent says into pieces of artifacts. When a step is done again, its artifact starts over."""
 
     def __init__(self, names: Plain, so_far: Task) -> None:
         self._names = names
         self._open: set[str] = {each["artifactId"] for each in so_far.artifacts()}
 
     def feed(self, chunk: StreamChunk) -> list[Plain]:
-        """The updates that one more chunk makes."""
+        """The updates that one more chunk produces."""
         if chunk.parent_tool_call_id is not None:
             return []
         name = artifact_of(chunk)
@@ -63,7 +63,7 @@ class Said:
 
 
 class Follower:
-    """Follows a task until it is over or needs somebody, whoever goes on with it meanwhile."""
+    """Follows a task until it is over or needs input, whichever process continues it meanwhile."""
 
     def __init__(self, call: Call, agent: AnyAgent, name: str) -> None:
         self._call = call
@@ -71,7 +71,7 @@ class Follower:
         self._name = name
 
     async def events(self) -> AsyncGenerator[Plain, None]:
-        """The task as it stands, then what the agent says, then how it ended."""
+        """The task's current state, then what the agent says, then how it ended."""
         context, task = await read_task(self._call, self._name)
         yield {"task": task.shown()}
         names: Plain = {"taskId": task.id, "contextId": task.session_id}
@@ -88,14 +88,14 @@ class Follower:
             async with aclosing(self._said(run, context, task)) as updates:
                 async for update in updates:
                     yield update
-            # Should somebody go on with it at once when its run ends, that one is followed, too.
+            # If the task is continued right after its run ends, the new run is followed too.
             context, task = await read_task(self._call, self._name)
         for artifact in task.output():
             yield {"artifactUpdate": {**names, "artifact": artifact, "append": False, "lastChunk": True}}
         yield {"statusUpdate": {**names, "status": task.status()}}
 
     async def rest(self) -> Task:
-        """The task when it is over or needs somebody."""
+        """The task when it is over or needs input."""
         _, task = await read_task(self._call, self._name)
         async with aclosing(self.events()) as events:
             async for _ in events:
@@ -107,7 +107,7 @@ class Follower:
         return task
 
     async def _begun(self, context: Context, task: Task) -> tuple[Context, Task]:
-        """The task once its turn has come, or was taken back."""
+        """The task once its turn has come, or once it was taken back."""
         while task.state == "TASK_STATE_SUBMITTED":
             await asyncio.sleep(LOOK_SECONDS)
             try:
@@ -130,7 +130,7 @@ class Follower:
 
 
 class TaskSource:
-    """The events of a task, each in an envelope of its request."""
+    """The events of a task, each in the envelope of its request."""
 
     def __init__(self, follower: Follower, rpc_id: Any) -> None:
         self._follower = follower

@@ -1,7 +1,7 @@
 """Transcript and chunk log as AG-UI events: a pure translation, one run of the client at a time.
 
-Messages have the same ids whether they come whole, from the transcript, or bit by bit, from the chunks after it: a page
-that comes back in the middle ends with the same messages as one that was there from the beginning.
+Messages have the same ids whether they come whole, from the transcript, or piece by piece, from the chunks after it. So
+a page that returns midway ends with the same messages as one that was there from the start.
 """
 
 from collections.abc import Iterable, Sequence
@@ -43,7 +43,7 @@ DECISION_SCHEMA: dict[str, Any] = {
 
 
 class AGUIStream:
-    """Translates what a session says: what is stored of it, then chunk by chunk."""
+    """Translates a session's output: first what is stored, then chunk by chunk."""
 
     def __init__(self) -> None:
         self._text: str | None = None
@@ -59,12 +59,12 @@ class AGUIStream:
     def stored(
         self, messages: Iterable[Message], state: dict[str, JSON], chunks: Iterable[StreamChunk] = ()
     ) -> list[Event]:
-        """The conversation as it is stored, in place of what was told of it before, and what was said since."""
+        """The stored conversation, which replaces what the client was told before, and what was said since."""
         events = self.close()
         shown = messages_of(messages)
         known = {each["id"] for each in shown}
         self._calls = {call["id"] for each in shown for call in each.get("toolCalls", ())}
-        # A client keeps reasoning that a snapshot leaves out, and would go on with it when its step is done again.
+        # A client keeps reasoning that a snapshot leaves out, and would append to it when its step is repeated.
         shown += [{"id": gone, "role": "reasoning", "content": ""} for gone in self._thoughts if gone not in known]
         self._thoughts = []
         events.append({"type": "MESSAGES_SNAPSHOT", "messages": shown})
@@ -73,10 +73,12 @@ class AGUIStream:
         return [*events, *(event for chunk in surviving(chunks) for event in self.feed(chunk))]
 
     def feed(self, chunk: StreamChunk) -> list[Event]:
-        """The events that one more chunk makes. Of a child's work the page is told that it goes on; its own words are
-        in the native stream."""
+        """The events for one more chunk.
+
+        Of a child's work, the client only learns that it continues; the child's own output is in the native stream.
+        """
         if isinstance(chunk, SubagentStart):
-            # The client is told of the root's own children: what waits below one of them is that one's.
+            # The client only knows the root's own children, so what waits below one of them is attributed to it.
             self._above[chunk.child_session_id] = self._above.get(chunk.session_id, chunk.child_session_id)
         if chunk.parent_tool_call_id is not None:
             return []
@@ -119,14 +121,14 @@ class AGUIStream:
                 return []
 
     def close(self) -> list[Event]:
-        """End what is still open: a client refuses an end of the run before that."""
+        """End what is still open, because a client refuses the end of a run before that."""
         events = [*self._end_reasoning(), *self._end_text()]
         for call_id in sorted(self._open):
             events += self._end_call(call_id)
         return events
 
     def suspend(self, waiting: Sequence[PendingCall]) -> list[Event]:
-        """The run waits: so do the children that are at work, each for what is asked below it."""
+        """The run waits, and so do the children at work, each for the calls that wait below it."""
         events = self.close()
         for child in self._at_work:
             below = [interrupt_id(row) for row in waiting if self.child_of(row) == child]
@@ -137,12 +139,12 @@ class AGUIStream:
         return events
 
     def stop(self) -> list[Event]:
-        """The run is over, and so is whatever worked for it."""
+        """The run is over, and so is everything that worked for it."""
         events = self.close()
         return [*events, *(event for child in tuple(self._at_work) for event in self._end_child(child, "stopped"))]
 
     def child_of(self, row: PendingCall) -> SessionId | None:
-        """The child that the client was told of and that this call waits in, at whatever depth below it."""
+        """The child known to the client in which this call waits, at whatever depth."""
         return self._above.get(row.session_id)
 
     def _say(self, message_id: str, delta: str) -> list[Event]:
@@ -181,7 +183,7 @@ class AGUIStream:
         return [{"type": kind, "messageId": message_id} for kind in ("REASONING_MESSAGE_END", "REASONING_END")]
 
     def _begin_call(self, message_id: str, call_id: ToolCallId, name: str) -> list[Event]:
-        """Nothing for a call that the client has: it would write the arguments behind those that it knows."""
+        """Start a call, unless the client has it already: it would append the arguments to those it knows."""
         if name == FINISH_TOOL or call_id in self._calls:
             return []
         self._calls.add(call_id)
@@ -202,7 +204,7 @@ class AGUIStream:
         return [*self._end_call(call_id), {**result, "content": content, "role": "tool"}]
 
     def _begin_child(self, child: SessionId, agent: str, call_id: ToolCallId) -> list[Event]:
-        """Once: a step that is done again tells of its children again."""
+        """Start a child, once: a repeated step announces its children again."""
         if child in self._at_work or child in self._done:
             return []
         self._at_work[child] = agent
@@ -219,7 +221,7 @@ class AGUIStream:
 
 
 def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """A conversation as the client keeps it. What is hidden from people stays so."""
+    """A conversation in the client's form. What is hidden from people stays hidden."""
     return [each for place, message in enumerate(messages) for each in _messages(message, place)]
 
 
@@ -286,12 +288,12 @@ def _source(url: str, media_type: str | None) -> dict[str, Any]:
 
 
 def interrupt_id(row: PendingCall) -> str:
-    """By what an answer names a call that waits."""
+    """The id under which an answer names a waiting call."""
     return row.approval_id or row.tool_call_id
 
 
 def interrupt_of(row: PendingCall, child: SessionId | None = None) -> dict[str, Any]:
-    """A call that waits, as the client shows it to a person; `child` is who asks, if it is not the root."""
+    """A waiting call as the client shows it to a person; `child` is the asking child, if it is not the root."""
     asked: dict[str, Any] = {
         "id": interrupt_id(row),
         "reason": row.reason or row.kind,
@@ -315,7 +317,7 @@ def interrupt_of(row: PendingCall, child: SessionId | None = None) -> dict[str, 
 
 
 def result_id(call_id: ToolCallId) -> str:
-    """The id of the message that has the result of a call."""
+    """The id of the message with the result of a call."""
     return f"result_{call_id}"
 
 

@@ -1,4 +1,4 @@
-"""What an AG-UI client sends: its whole history, of which only what came after the agent's last words is news."""
+"""What an AG-UI client sends: its whole history, of which only what follows the agent's last message is news."""
 
 from typing import Any, Literal, cast
 
@@ -15,7 +15,7 @@ CANCELLED = "The user cancelled this."
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a user says to one interrupt."""
+    """A user's answer to one interrupt."""
 
     interrupt_id: Id
     status: Literal["resolved", "cancelled"]
@@ -23,8 +23,7 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RunAgentInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The request of an AG-UI client. Tools and context that it brings along are not looked at: an agent here says
-    itself which tools its clients run."""
+    """The request of an AG-UI client. Its tools and context are ignored: an agent declares its own client tools."""
 
     thread_id: NewSessionId
     run_id: Id
@@ -36,29 +35,29 @@ class RunAgentInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def first_state(self) -> dict[str, JSON] | None:
-        """The state of a new session, if the client says anything of it."""
+        """The state of a new session, if the client sends any."""
         state: object = self.state
         return cast("dict[str, JSON]", state) or None if isinstance(state, dict) else None
 
     @property
     def if_running(self) -> Any:
-        """What the client wants where a turn goes on (`forwardedProps.ifRunning`)."""
+        """What the client wants if a turn is in progress (`forwardedProps.ifRunning`)."""
         props = self.forwarded_props
         return cast("dict[str, Any]", props).get("ifRunning", "reject") if isinstance(props, dict) else "reject"
 
 
 class News(Record):
-    """What a request says that the server may not know: results of tools of the client, and a message."""
+    """What a request contains that the server may not know: results of the client's tools, and a message."""
 
     results: tuple[ToolResult, ...] = ()
     message: UserMessage | None = None
 
 
 def news_of(body: RunAgentInput) -> News:
-    """What came after the last words of the agent.
+    """What follows the agent's last message.
 
     Raises:
-        RefusedError: it is nothing that a client sends.
+        RefusedError: it is nothing that a client may send.
     """
     results: list[ToolResult] = []
     message: UserMessage | None = None
@@ -70,13 +69,13 @@ def news_of(body: RunAgentInput) -> News:
                 if message is None:
                     message = said(UserMessage(content=_content(content), id=message_id))
             case {"role": "user" | "tool"}:
-                raise invalid("A message of the user needs an id and content, one of a tool its toolCallId.")
+                raise invalid("A user message needs an id and content; a tool message needs a toolCallId.")
             case {"role": "assistant"}:
                 break
             case _:
                 pass
         if message is not None and results:
-            # Results before a message of the user belong to an answer that is over.
+            # Results before a user message belong to an answer that is over.
             break
     return News(results=tuple(reversed(results)), message=message)
 
@@ -95,7 +94,7 @@ def _result(call_id: str, message: dict[str, Any]) -> ToolResult:
 
 
 def answer_to(row: PendingCall, given: Resumed) -> SubmitBody:
-    """What somebody says to a call that waits, as the engine takes it.
+    """An answer to a waiting call, in the engine's form.
 
     Raises:
         RefusedError: it is no answer to such a call.
@@ -115,7 +114,7 @@ def answer_to(row: PendingCall, given: Resumed) -> SubmitBody:
             edited = cast("JSON", rest.get("editedInput"))
             return _decision(row.approval_id, call_id, approved, reason if isinstance(reason, str) else None, edited)
         case _:
-            raise invalid("The payload for an approval is true, false, or an object with approved.")
+            raise invalid("The payload for an approval must be true, false, or an object with approved.")
 
 
 def _decision(
@@ -130,7 +129,7 @@ def _content(given: Any) -> str | tuple[Part, ...]:
     if isinstance(given, str):
         return given
     if not isinstance(given, list):
-        raise invalid("The content of a message is a text, or a list of parts.")
+        raise invalid("The content of a message must be a text or a list of parts.")
     return tuple(_part(part) for part in at_most(cast("list[Any]", given)))
 
 
@@ -150,9 +149,9 @@ def _part(given: Any) -> Part:
         }:
             return _file(kind, f"data:{media_type};base64,{data}", media_type)
         case {"source": {"type": "file"}}:
-            raise invalid("A file at a provider cannot be sent through here; send its URL or its bytes.")
+            raise invalid("Files stored at a provider are not supported; send the file's URL or its bytes.")
         case _:
-            raise invalid("A part of a message is a text, or a file with a source.")
+            raise invalid("A part of a message must be a text, or a file with a source.")
 
 
 def _file(kind: str, url: str, media_type: str | None) -> Part:

@@ -1,7 +1,7 @@
-"""AG-UI over the same sessions: what its client sends becomes one entry of the engine, and the answer its events.
+"""AG-UI over the same sessions: a client's request becomes one entry of the engine, and the answer its events.
 
-The answer begins with what is stored, messages and state, and goes on with what is said from there: so a client that
-starts, one that answers, and one that comes back to a run in another tab or after a refresh all read the same way.
+The answer starts with the stored messages and state, and continues with what happens from there. A client that starts,
+a client that answers, and a client that returns to a run in another tab or after a refresh all read the same way.
 """
 
 from collections.abc import AsyncGenerator
@@ -36,27 +36,27 @@ from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
 LATE = "helix.late_answer"
-"""The event that tells a client that an answer of its own was not needed any more."""
+"""The event that tells a client that one of its answers was no longer needed."""
 
 
 async def run_agent(call: Call) -> Any:
-    """Say something, answer what waits, or come back to what goes on, as a client of AG-UI does."""
+    """Send a message, answer waiting calls, or follow the current run, as an AG-UI client."""
     body: RunAgentInput = await call.body(RunAgentInput)
     session_id = call.checked(body.thread_id)
     if body.if_running not in get_args(IfRunning):
-        raise invalid("forwardedProps.ifRunning is reject, enqueue or interrupt.")
+        raise invalid("forwardedProps.ifRunning must be reject, enqueue or interrupt.")
     agent = entry_agent(call, call.request.path_params["agent"])
     news = news_of(body)
     call.gate.check_stream(call.principal)
     session = await call.find_session(session_id)
     if session is None:
         if news.message is None:
-            raise invalid("The messages need one of the user that begins the session.")
+            raise invalid("A new session needs a user message.")
         try:
             run = await _say(call, agent, body, news.message, is_new=True)
             return call.stream(AGUISource(call, body, run), run=run)
         except SessionAlreadyExistsError:
-            # It was begun meanwhile: by the same message, or by another one.
+            # It was started meanwhile, by the same message or by another one.
             session = await call.find_session(session_id)
             if session is None:
                 raise
@@ -66,7 +66,7 @@ async def run_agent(call: Call) -> Any:
     answered = await _answer(call, session, body, news)
     if news.message is not None and not (body.resume and news.message.id in said_before):
         if news.message.id in said_before[:-1]:
-            raise RefusedError(409, "history_mismatch", "This message was said before, and others came after it.")
+            raise RefusedError(409, "history_mismatch", "This message was sent before, and others came after it.")
         run = await _say(call, agent, body, news.message, is_new=False)
     else:
         run = await _go_on(call, agent, session, answered=answered.accepted)
@@ -91,23 +91,24 @@ async def _say(call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMe
 
 
 async def _said_before(call: Call, session_id: SessionId) -> tuple[str | None, ...]:
-    """The ids of the messages that the user said in the session so far."""
+    """The ids of the user's messages in the session so far."""
     messages = (await call.executor.sessions.snapshot(session_id)).messages
     return tuple(each.id for each in messages if isinstance(each, UserMessage) and not each.hidden)
 
 
 class Answers(NamedTuple):
-    """What became of a client's answers: whether one was taken, and which interrupts did not wait for one any more."""
+    """The outcome of a client's answers: whether one was accepted, and which interrupts no longer waited for one."""
 
     accepted: bool
     late: tuple[str, ...]
 
 
 async def _answer(call: Call, session: SessionState, body: RunAgentInput, news: News) -> Answers:
-    """Store what the client answers.
+    """Store the client's answers.
 
-    Where somebody else was faster theirs stands, and the client is told so in the answer: one that is refused keeps
-    its interrupts, and could never run again. It may as well be its own answer, sent a second time.
+    If another answer came first, that one is kept, and the response tells the client so. An error would not do: the
+    client would keep its interrupts and could never run again. The earlier answer may even be its own, sent a second
+    time.
     """
     waiting = await call.waiting(session.session_id)
     rows = {interrupt_id(row): row for row in waiting}
@@ -125,12 +126,12 @@ async def _answer(call: Call, session: SessionState, body: RunAgentInput, news: 
 
 
 async def _go_on(call: Call, agent: AnyAgent, session: SessionState, *, answered: bool) -> HostedRun:
-    """The run that goes on with what was answered, or the one that is there to be read."""
+    """The run that continues with the answers, or the existing one to read."""
     if answered:
         try:
             return await call.begin(lambda: call.executor.resume(agent, session.session_id))
         except (AgentAlreadyRunningError, NothingToResumeError, StillWaitingError):
-            # Another page went on with it, or other calls still wait, of which the client is told again.
+            # Another page resumed the run, or other calls still wait, which the client is told again.
             pass
     run = await call.executor.get_handle(agent, session.session_id)
     if run is None:
@@ -144,9 +145,9 @@ def encoded(events: list[Event]) -> bytes:
 
 
 class AGUISource:
-    """What is stored, then the run's chunks as events, then how it ended.
+    """What is stored, then the run's chunks as events, then its outcome.
 
-    It always ends with `RUN_FINISHED` or `RUN_ERROR`: a client takes silence for success.
+    It always ends with `RUN_FINISHED` or `RUN_ERROR`, because a client takes silence for success.
     """
 
     def __init__(self, call: Call, body: RunAgentInput, run: HostedRun, *, late: tuple[str, ...] = ()) -> None:
@@ -175,7 +176,7 @@ class AGUISource:
                             yield encoded(events)
                     else:
                         break
-                # What was told never happened: the conversation is told anew, as it is by now.
+                # What was sent never happened: send the conversation again in its present state.
             yield await self._end(run)
         except HelixError as problem:
             yield self._error(problem.code)
@@ -201,9 +202,9 @@ class AGUISource:
         return self._stopped(record)
 
     def _outcome(self, rows: tuple[PendingCall, ...]) -> Event:
-        """What a run waits for: its client's tools where that is all, and a person otherwise."""
+        """What a run waits for: its client's tools if that is all, otherwise a person."""
         if rows and all(row.kind == "client_tool" and row.session_id == row.root_session_id for row in rows):
-            # An older client does not know the field, and finds them by itself.
+            # An older client does not know the field, and finds the calls by itself.
             named = {"pendingToolCallIds": [row.tool_call_id for row in rows]} if self._knows_all else {}
             return {"type": "success", **named}
         interrupts = [interrupt_of(row, self._stream.child_of(row)) for row in rows]
@@ -211,7 +212,7 @@ class AGUISource:
 
     def _stopped(self, record: RunRecord) -> bytes:
         if record.status == "interrupted" or record.completion_reason == CANCELLED:
-            # An older client does not know the word, and would take what follows for an error of the protocol.
+            # An older client does not know this outcome, and would take what follows for a protocol error.
             outcome = {"type": "cancelled"} if self._knows_all else None
             return encoded([*self._stream.stop(), self._finished(outcome)])
         return self._error(record.completion_reason or "failed")
@@ -225,5 +226,5 @@ class AGUISource:
 
 
 def _is_at(snapshot: SessionSnapshot, run: HostedRun) -> bool:
-    """Whether the session is at this run; one that others followed is over, and what is being said is theirs."""
+    """Whether the session is at this run; if later runs followed, this one is over and the present output is theirs."""
     return snapshot.run is not None and snapshot.run.run_id == run.run_id

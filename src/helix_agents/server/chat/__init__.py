@@ -1,1 +1,1 @@
-"""Chat for an unmodified `useChat`: the answer in hand as a stream of UI parts, whole after a refresh."""
+"""Chat for an unmodified `useChat`: streams the current answer as UI parts, complete even after a page refresh."""

@@ -1,4 +1,4 @@
-"""What a chat front end sends: only its last message is an intent, everything before it is the server's to know."""
+"""What a chat front end sends: only its last message is an intent; the server already knows everything before it."""
 
 from itertools import pairwise
 from typing import Any, Literal, TypeVar, cast
@@ -47,7 +47,7 @@ class Said(Record):
 class Answered(Record):
     """The page answers calls of the assistant's last message, as far as the server waits for them.
 
-    `calls` are what the page shows, `steps` the calls in each of its steps: how far its copy of the answer goes.
+    `calls` are the calls that the page shows; `steps` groups them by step and so shows how far the page's copy goes.
     """
 
     message_id: str
@@ -63,11 +63,11 @@ def intent_of(body: ChatBody) -> Intent:
     """What the last message of a request wants.
 
     Raises:
-        RefusedError: there is no message, or it is none that a chat sends.
+        RefusedError: there is no message, or it is not one that a chat sends.
     """
     last = body.message if body.message is not None else (body.messages or [None])[-1]
     if last is None:
-        raise invalid("The body needs messages, or a message.")
+        raise invalid("The body needs messages or message.")
     message_id = last.get("id")
     if message_id is not None:
         message_id = read_body(message_id, Id)
@@ -78,7 +78,7 @@ def intent_of(body: ChatBody) -> Intent:
         case "assistant":
             return _answered(parts, message_id or "")
         case role:
-            raise invalid(f"The last message is the user's or the assistant's, not {str(role)[:80]!r}'s.")
+            raise invalid(f"The last message must have the role user or assistant, not {str(role)[:80]!r}.")
 
 
 def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -93,18 +93,18 @@ def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
             case {"type": str()}:
                 pass
             case _:
-                raise invalid("Every part of a message is an object with a type.")
+                raise invalid("Every part of a message must be an object with a type.")
     return cast("list[dict[str, Any]]", found)
 
 
 def at_most(parts: list[T], most: int = MOST_PARTS) -> list[T]:
-    """The parts of a message, if they are not too many: what was left out would be lost without a word.
+    """Return the parts of a message unless there are too many: a part that was left out would be lost silently.
 
     Raises:
-        RefusedError: they are.
+        RefusedError: there are too many parts.
     """
     if len(parts) > most:
-        raise invalid(f"A message has {most} parts at the most, and this one has {len(parts)}.")
+        raise invalid(f"A message can have at most {most} parts; this one has {len(parts)}.")
     return parts
 
 
@@ -118,7 +118,7 @@ def _said(parts: list[dict[str, Any]], message_id: str | None) -> UserMessage:
                 name = part.get("filename")
                 content.append(_file(media_type, checked_url(url), name if isinstance(name, str) else None))
             case {"type": "text" | "file"}:
-                raise invalid("A text part needs its text, a file part its mediaType and url.")
+                raise invalid("A text part needs text; a file part needs mediaType and url.")
             case _:
                 pass
     if len(content) == 1 and isinstance(content[0], Text):
@@ -145,7 +145,7 @@ def _calls(parts: list[dict[str, Any]]) -> frozenset[str]:
 
 
 def _answer(part: dict[str, Any]) -> SubmitBody | None:
-    """What a part says about its call, if it says how somebody at the page settled it."""
+    """What a part says about its call, if it says how the call was settled at the page."""
     if not (part["type"].startswith("tool-") or part["type"] == "dynamic-tool"):
         return None
     call_id = read_body(part.get("toolCallId"), Id)
@@ -159,7 +159,7 @@ def _answer(part: dict[str, Any]) -> SubmitBody | None:
                 reason=reason if isinstance(reason, str) else None,
             )
         case "approval-responded", _:
-            raise invalid("An answered approval needs its id and a decision.")
+            raise invalid("An answered approval needs an id and a decision.")
         case "output-available", _:
             return None if part.get("providerExecuted") else ToolResult(tool_call_id=call_id, result=part.get("output"))
         case "output-error", _:

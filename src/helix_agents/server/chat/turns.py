@@ -1,10 +1,10 @@
-"""The answer in hand, read from the store: the messages of the current turn, and the stream position after them."""
+"""The current answer, read from the store: the messages of the current turn, and the stream position after them."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, Literal
 
 from helix_agents.agent.names import COMPANION, SUBAGENT
 from helix_agents.domain.chunks import StreamChunk
@@ -13,7 +13,7 @@ from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, To
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import OPEN, UNKNOWN_OUTCOME, PendingCall, PendingFilter
 from helix_agents.domain.rendering import surviving
-from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamStatus
 from helix_agents.domain.sub_sessions import SubSessionRef
@@ -32,7 +32,7 @@ ALL_STATES = ("waiting", "answered", "expired", "consumed", "dropped")
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """One message of the user and what followed it. `first` is its place in the transcript, counted from 0."""
+    """A user message and what followed it. `first` is its place in the transcript, counted from 0."""
 
     asked: UserMessage | None
     first: int
@@ -40,7 +40,7 @@ class Turn:
 
     @property
     def asked_id(self) -> str | None:
-        """What pages call the user's message; one that came without an id is called by its place."""
+        """The id of the user's message on a page; a message that came without an id is named after its place."""
         return None if self.asked is None else self.asked.id or f"user_{self.first}"
 
     @property
@@ -49,7 +49,7 @@ class Turn:
         return {call.id: call.name for reply in replies for call in reply.tool_calls}
 
     def message_id(self, run: RunRecord | None) -> str:
-        """The answer's id: it never changes, from its first word to the last page that shows it."""
+        """The answer's id, which never changes while the answer is written or afterwards."""
         for place, message in enumerate(self.messages):
             if isinstance(message, AssistantMessage):
                 return answer_id(run_of(message) or f"m{self.first + place}")
@@ -63,22 +63,22 @@ class Turn:
 
 
 def run_of(reply: AssistantMessage) -> RunId:
-    """The run that made a reply, which is in its id."""
+    """The run that made a reply, taken from the reply's id."""
     return (reply.id or "").rpartition(".")[0]
 
 
 def answer_id(first_run: str) -> str:
-    """The id of the answer that began with this run."""
+    """The id of the answer that started with this run."""
     return f"{_ANSWER}{first_run}"
 
 
 def first_run_of(message_id: str) -> RunId | None:
-    """The run that an answer of this id began with; None where it is no id of ours."""
+    """The run that the answer with this id started with; None if it is not one of our ids."""
     return message_id[len(_ANSWER) :] if message_id.startswith(_ANSWER) else None
 
 
 async def was_taken_back(executor: AgentExecutor, session_id: SessionId, run_id: RunId) -> bool:
-    """Whether a run of the session left nothing in its transcript, because that went back to before it."""
+    """Whether a run of the session left nothing in the transcript, because the session was rewound to before it."""
     sessions = executor.sessions
     runs = await whole_list(lambda offset: sessions.runs(session_id, offset=offset, limit=MAX_LIMIT))
     if run_id not in {run.run_id for run in runs[1:]}:
@@ -89,7 +89,7 @@ async def was_taken_back(executor: AgentExecutor, session_id: SessionId, run_id:
 
 
 def split_turns(messages: Sequence[Message], entering: Iterable[UserMessage] = ()) -> list[Turn]:
-    """A transcript as turns. What the user said while calls were open comes after all of it."""
+    """A transcript as turns. Messages that the user sent while calls were open come after all of it."""
     turns: list[Turn] = []
     asked: UserMessage | None = None
     first, begin = 0, 0
@@ -105,15 +105,21 @@ def split_turns(messages: Sequence[Message], entering: Iterable[UserMessage] = (
 
 @dataclass(frozen=True, kw_only=True)
 class ChildCall:
-    """A call of a child session that waits or waited for the user, where it was delegated from, and its result.
+    """A call of a child session that waits or waited for the user, the call that delegated to the child, and its
+    result.
 
-    `round` tells calls apart that the user was asked in different runs of the root.
+    `round` distinguishes calls that the user was asked about in different runs of the root.
     """
 
     row: PendingCall
     round: int
     delegated_by: ToolCallId | None
     result: ToolMessage | None
+
+    @property
+    def is_in_background(self) -> bool:
+        """Whether no call of the root waits for it, and no run has taken an answer into account yet."""
+        return self.delegated_by is None and self.row.state in OPEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +152,8 @@ class Conversation:
         return parts
 
     def count_steps(self, shown: Sequence[Collection[str]]) -> int:
-        """How many steps a page shows, given the calls in each. What was made or asked together is one step, though a
-        page may have been shown it in two."""
+        """How many steps a page shows, given the calls in each. Calls that were made or asked together count as one
+        step, though a page may have shown them in two."""
         replies = [message for message in self.turn.messages if isinstance(message, AssistantMessage)]
         made: dict[str, Any] = {call.id: place for place, reply in enumerate(replies) for call in reply.tool_calls}
         made |= {child.row.tool_call_id: (child.round,) for child in self.children}
@@ -155,7 +161,7 @@ class Conversation:
         return len(together) - sum(not before.isdisjoint(after) for before, after in pairwise(together))
 
     def ui_messages(self, new_stream: Callable[[], UIStream]) -> list[UIMessage]:
-        """The whole conversation, the answer in hand included."""
+        """The whole conversation, including the current answer."""
         shown: list[UIMessage] = []
         for turn in self.turns:
             current = turn is self.turn
@@ -181,10 +187,26 @@ class Conversation:
                     pass
         for result in self.held if current else ():
             parts += stream.result(result)
+        return parts + (self._asked_since(stream) if current else [])
+
+    def _asked_since(self, stream: UIStream) -> list[UIPart]:
+        """What companions in the background ask while the conversation itself rests. A page only answers what is in its
+        last step, so this comes after everything that was said."""
+        if not self._rests:
+            return []
+        parts = stream.next_round()
+        for child in self.children:
+            if child.is_in_background:
+                parts += stream.waits(child.row, below=True)
         return parts
 
+    @property
+    def _rests(self) -> bool:
+        """Whether the conversation neither runs nor waits for an answer itself."""
+        return self.run is not None and self.run.status != "running" and self.run.status not in SUSPENDED
+
     def _below(self, stream: UIStream, turn: Turn, reply: AssistantMessage) -> list[UIPart]:
-        """Calls of children that this reply delegated to."""
+        """Calls of the children that this reply delegated to."""
         delegating = [call.id for call in reply.tool_calls if call.name.startswith(DELEGATING)]
         if not delegating or not self.children:
             return []
@@ -195,6 +217,7 @@ class Conversation:
                 child
                 for child in self.children
                 if child.delegated_by in delegating or (child.delegated_by is None and last and turn is self.turn)
+                if not (child.is_in_background and self._rests)
             ),
             key=lambda child: child.round,
         ):
@@ -215,10 +238,10 @@ def _last_delegating(turn: Turn) -> AssistantMessage | None:
 
 
 async def read_conversation(executor: AgentExecutor, session_id: SessionId) -> Conversation:
-    """Everything a page needs of a session.
+    """Everything that a page needs to know about a session.
 
     Raises:
-        SessionNotFoundError: there is none.
+        SessionNotFoundError: there is no such session.
     """
     session, snapshot = await _at_one_moment(executor, session_id)
     entering = () if session.suspension_context is None else session.suspension_context.entry_messages
@@ -244,9 +267,9 @@ async def read_conversation(executor: AgentExecutor, session_id: SessionId) -> C
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The runs of a session, oldest first, and which of them made each call that its transcript has.
+    """The runs of a session, oldest first, and which of them made each call in its transcript.
 
-    An answer that is written again counts its calls anew: what the one before left behind goes by the same ids.
+    A regenerated answer numbers its calls from the start again, so leftovers of the previous answer have the same ids.
     """
 
     runs: tuple[RunRecord, ...] = ()
@@ -254,7 +277,7 @@ class History:
     to_companions: tuple[ToolCallId, ...] = ()
 
     def took_back(self, call_id: ToolCallId, run_id: RunId | None) -> bool:
-        """Whether the call of this id that a run left something for is not the one in the transcript, but an older."""
+        """Whether what a run left for this call id belongs to an older call, and not to the one in the transcript."""
         made_by = self.made_by.get(call_id)
         if made_by in (None, run_id):
             return False
@@ -262,7 +285,7 @@ class History:
         return run_id in places and made_by in places and places[run_id] < places[made_by]
 
     def companion_spoken_to(self, round: int) -> ToolCallId | None:
-        """The last call to a companion that was made within the first so many runs."""
+        """The last call to a companion that was made in the first `round` runs."""
         places = self._places()
         calls = [call_id for call_id in self.to_companions if places.get(self.made_by[call_id], 0) < round]
         return calls[-1] if calls else None
@@ -284,7 +307,8 @@ async def _history(executor: AgentExecutor, session_id: SessionId, messages: Ite
 
 
 async def _at_one_moment(executor: AgentExecutor, session_id: SessionId) -> tuple[SessionState, SessionSnapshot]:
-    """The session and its snapshot from between the same two commits, unless it commits faster than it can be read."""
+    """The session and its snapshot from between the same two commits, unless commits come faster than it can be
+    read."""
     session = await executor.sessions.get(session_id)
     for _ in range(MOST_TRIES):
         snapshot = await executor.sessions.snapshot(session_id)
@@ -315,7 +339,7 @@ async def _children(
     found: list[ChildCall] = []
     for row in sorted(rows, key=lambda row: (row.created_at, row.tool_call_id)):
         if row.session_id not in results:
-            # In this order: of a child that was at its end before, all results there will be are found.
+            # The order matters: if a child had ended before this read, all the results it will ever have are found.
             ended |= {row.session_id} if await _is_at_its_end(executor, row.session_id) else set()
             results[row.session_id] = await _results_in(executor, row.session_id)
             tops[row.session_id] = await _right_below(executor, session.session_id, row.session_id)
@@ -328,21 +352,21 @@ async def _children(
         asked_in = bisect_right(started, row.created_at)
         delegated_by = delegated.get(top)
         if top in companions and row.state not in OPEN:
-            # It is spoken to again and again, and what it asked before stays where it was asked.
+            # A companion gets many messages, and what it asked earlier stays where it was asked.
             delegated_by = history.companion_spoken_to(asked_in)
         found.append(ChildCall(row=row, round=asked_in, delegated_by=delegated_by, result=result))
     return tuple(found)
 
 
 def _delegating_calls(refs: Iterable[SubSessionRef], session: SessionState) -> dict[SessionId, ToolCallId]:
-    """Which call of a session delegated to which child. A companion is spoken to by many, and waits for the last."""
+    """Which call of a session delegated to which child. A companion gets many calls, and waits for the last one."""
     made = {ref.sub_session_id: ref.tool_call_id for ref in refs if ref.mode == "ephemeral"}
     waits = {wait.child_session_id: call_id for call_id, wait in session.suspended_awaiting_children.items()}
     return made | waits
 
 
 async def _right_below(executor: AgentExecutor, root: SessionId, session_id: SessionId) -> SessionId:
-    """The session between the root and this one that the root itself delegated to."""
+    """The session between the root and this one to which the root itself delegated."""
     above = await executor.sessions.find(session_id)
     while above is not None and above.parent_session_id not in (None, root):
         session_id = above.parent_session_id
@@ -357,20 +381,33 @@ async def _results_in(executor: AgentExecutor, session_id: SessionId) -> dict[To
     return {message.tool_call_id: message for message in messages if isinstance(message, ToolMessage)}
 
 
+async def result_below(executor: AgentExecutor, row: PendingCall) -> ToolMessage | Literal["goes on", "waits"]:
+    """The result of a child's call that was answered, or the state of the child if it has no result for it yet."""
+    # The order matters: if a child was at rest before this read, all its results are found.
+    runs = await executor.sessions.runs(row.session_id, limit=1)
+    at_its_end = await _is_at_its_end(executor, row.session_id)
+    found = (await _results_in(executor, row.session_id)).get(row.tool_call_id)
+    if found is not None:
+        return found
+    if at_its_end:
+        return _left_open(row)
+    return "waits" if runs.items and runs.items[0].status in SUSPENDED else "goes on"
+
+
 async def _is_at_its_end(executor: AgentExecutor, session_id: SessionId) -> bool:
     child = await executor.sessions.find(session_id)
     return child is None or child.status not in ("active", "paused")
 
 
 def _left_open(row: PendingCall) -> ToolMessage:
-    """What is shown of a call whose session ended without a result for it."""
+    """What is shown for a call whose session ended without a result for it."""
     if row.state == "consumed" or row.reason == UNKNOWN_OUTCOME:
         return outcome_unknown(row.tool_call_id, row.tool_name)
     return not_executed([ToolCall(id=row.tool_call_id, name=row.tool_name)])[0]
 
 
 def stream_for(executor: AgentExecutor, agent_type: str, version: Version = 6) -> UIStream:
-    """A translator that knows which tools of the agent run at the client."""
+    """A translator that knows which of the agent's tools run at the client."""
     agent = executor.agents.find(agent_type)
 
     def runs_here(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a UI message stream adds up to: the message a client holds after it has read the parts."""
+"""The message that a client holds after it has read the parts of a UI message stream."""
 
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ UIMessage: TypeAlias = dict[str, Any]
 
 
 def user_message(message: UserMessage, message_id: str) -> UIMessage:
-    """What a person said, as a page shows it."""
+    """What a user said, as a page shows it."""
     content = (Text(text=message.content),) if isinstance(message.content, str) else message.content
     return {"id": message.id or message_id, "role": "user", "parts": [_shown(part) for part in content]}
 
@@ -32,14 +32,14 @@ def _file(url: str, media_type: str, filename: str | None) -> UIPart:
 
 
 def assistant_message(message_id: str, parts: Iterable[UIPart]) -> UIMessage:
-    """Read an answer as a client does: the parts of one stream, from its beginning."""
+    """Read an answer as a client does: the parts of one stream, from its start."""
     message: UIMessage = {"id": message_id, "role": "assistant", "parts": []}
     read_parts(message, parts)
     return message
 
 
 def read_parts(message: UIMessage, parts: Iterable[UIPart]) -> None:
-    """Read on into a message that is there."""
+    """Read more parts into an existing message."""
     shown: list[UIPart] = message["parts"]
     blocks: dict[str, UIPart] = {}
     for part in parts:

@@ -1,8 +1,8 @@
 """The chunk log as a Vercel AI SDK UI message stream: a pure translation, one answer at a time.
 
-An answer is everything said after one message of the user, across all runs it took. Parts that came from the stored
-transcript and parts that came from the chunks after it are made by the same methods, so that a page which was there
-from the beginning and a page which came back in the middle hold the same message.
+An answer is everything said after one user message, across all the runs it took. The same methods make the parts of the
+stored transcript and the parts of the chunks after it, so a page that was connected from the start and a page that came
+back midway hold the same message.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,20 +39,21 @@ from helix_agents.server.errors import sentence_for
 
 UIPart: TypeAlias = dict[str, Any]
 Version: TypeAlias = Literal[6, 7]
-"""Which chunk set the client knows: an unknown type kills its stream, so the older one is the default."""
+"""Which chunk set the client knows. An unknown type kills its stream, so the older set is the default."""
 
 TAKEN_BACK = "This call was taken back; it is made again."
 
-# What a page is told of a run that completed, by its reason; where `stop_when` ended it, that is the agent's own.
+# The finish reason that a page sees for a completed run, by its reason; any other, such as a reason that `stop_when`
+# gave, is `other`.
 _FINISH_REASONS = {None: "stop", "finished": "stop", "length": "length", "content_filter": "content-filter"}
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call as the message shows it so far. `step` is where it was made; one of a child has none.
+    """A call as the message shows it so far. `step` is the step that made it; a child's call has none.
 
-    `given` is what the model wrote, `input` what the client was shown. One that was asked about is `decided` when the
-    client knows what became of that.
+    `given` is what the model wrote, `input` what the client was shown. A call that was asked about is `decided` once
+    the client knows the outcome.
     """
 
     name: str
@@ -67,7 +68,7 @@ class _Call:
 
 
 class UIStream:
-    """Translates one answer. `runs_here` says whether a tool is run by the server rather than by the client."""
+    """Translates one answer. `runs_here` tells whether the server, rather than the client, runs a tool."""
 
     def __init__(self, *, runs_here: Callable[[str], bool] = lambda _: True, version: Version = 6) -> None:
         self._runs_here = runs_here
@@ -85,8 +86,8 @@ class UIStream:
     # -- what was committed
 
     def message(self, message: AssistantMessage, place: str, rows: Sequence[PendingCall] = ()) -> list[UIPart]:
-        """A reply of the transcript, and what its calls wait or waited for; `place` names its step where the reply
-        itself does not."""
+        """A reply of the transcript, and what its calls wait or waited for; `place` names its step if the reply itself
+        does not."""
         step = message.id or place
         parts: list[UIPart] = []
         for block in message.thinking:
@@ -110,13 +111,13 @@ class UIStream:
         return parts + [part for row in rows if row.tool_call_id not in apart for part in self.waits(row, below=False)]
 
     def result(self, result: ToolMessage) -> list[UIPart]:
-        """A result of the transcript, or one that is held while its step waits for somebody."""
+        """A result of the transcript, or one that is held while its step waits for an answer."""
         if result.error:
             return self._fail(result.tool_call_id, str(result.content), result.code)
         return self._settle(result.tool_call_id, result.content)
 
     def waits(self, row: PendingCall, *, below: bool) -> list[UIPart]:
-        """A call that waits or waited for somebody, here or in a child session: how it was shown to them."""
+        """A call that waits or waited for an answer, here or in a child session, as it was shown to the user."""
         if row.approval_id is not None:
             return self._waits_for_approval(row, row.approval_id, below=below)
         if row.state in ("waiting", "expired"):
@@ -124,11 +125,11 @@ class UIStream:
         return [*self._asked(row, below=below), *self._given(row)]
 
     def apart(self, rows: Iterable[PendingCall]) -> frozenset[ToolCallId]:
-        """Which of the calls that are made together need a step of their own: approved ones that have not begun, while
-        somebody is asked about others.
+        """Which of the calls that are made together need a separate step: approved calls that have not started, while
+        the user is asked about others.
 
-        The older chunk set has no word for a decision, and beside a call that is neither asked nor done a page would
-        keep its answers to the others to itself; it looks at its last step only.
+        The older chunk set cannot express a decision. A page looks only at its last step, and would not send its
+        answers to the other calls while the step has a call that is neither asked about nor done.
         """
         if self._version == 7:
             return frozenset()
@@ -142,14 +143,14 @@ class UIStream:
         return self._leave_step() if self._step_of_children else []
 
     def know(self, calls: Iterable[tuple[ToolCallId, str]]) -> None:
-        """Calls that the client already shows, so that what becomes of them is told."""
+        """Register calls that the client already shows, so that it is sent what becomes of them."""
         for call_id, name in calls:
             self._calls.setdefault(call_id, _Call(name=name, step=None, has_input=True))
 
     # -- what is said now
 
     def feed(self, chunk: StreamChunk) -> list[UIPart]:
-        """The parts that one more chunk makes."""
+        """The parts that one more chunk produces."""
         if chunk.parent_tool_call_id is not None:
             return self._feed_below(chunk)
         match chunk:
@@ -182,7 +183,7 @@ class UIStream:
                 return self._aside(chunk)
 
     def finish(self, how: Literal["completed", "suspended", "interrupted"], reason: str | None = None) -> list[UIPart]:
-        """The answer ends here, or waits for somebody; `reason` is why."""
+        """The answer ends here, or waits for the user; `reason` says why."""
         parts = self._leave_step()
         if how == "completed":
             return [*parts, {"type": "finish", "finishReason": _FINISH_REASONS.get(reason, "other")}]
@@ -193,7 +194,7 @@ class UIStream:
         return [*parts, abort, {"type": "finish", "finishReason": finished}]
 
     def fail(self, code: str, *, retryable: bool = False) -> list[UIPart]:
-        """The answer, or the way to it, broke: the user gets a sentence, the page the code."""
+        """The answer broke, or the way to it: the user gets a sentence, the page gets the code."""
         told = {"type": "data-error", "data": {"code": code, "retryable": retryable}, "transient": True}
         error = {"type": "error", "errorText": sentence_for(code)}
         return [*self._leave_step(), told, error, {"type": "finish", "finishReason": "error"}]
@@ -228,8 +229,8 @@ class UIStream:
         return parts
 
     def _discard(self, first: int, last: int) -> list[UIPart]:
-        """The step in hand never happened. Clients that can take its parts back are told to; others are told that
-        they are void, and see the step again as the next one."""
+        """The current step never happened. Clients that can take its parts back are told to do so; others are told that
+        the parts are void, and see the step again as the next one."""
         if not any(first <= sequence <= last for sequence in self._shown):
             return []
         ended = self._end_blocks()
@@ -304,8 +305,8 @@ class UIStream:
         return self._show_given(made.id, call) or begun
 
     def _show_given(self, call_id: ToolCallId, call: _Call) -> list[UIPart]:
-        """Show what the model wrote as the input, unless that is to come: arguments that are no object are refused in
-        a moment, and a client must not begin with its tools before somebody waits for their results."""
+        """Show what the model wrote as the input, unless the input is still to come: arguments that are not an object
+        are about to be refused, and a client must not start its tools before a run waits for their results."""
         if (
             isinstance(call.given, str)
             or call.given is None
@@ -319,13 +320,14 @@ class UIStream:
         return [] if call.has_input else self._set_input(call_id, call, given)
 
     def _ask(self, call_id: ToolCallId, name: str, given: JSON, *, below: bool) -> list[UIPart]:
-        """Show the client a call it has to run, with the input as it was checked."""
+        """Show the client a call that it has to run, with the validated input."""
         opening = self._begin_step_below(call_id, below=below)
         call = self._calls.setdefault(call_id, _Call(name=name, step=None if below else self._step))
         return [] if call.done else [*opening, *self._set_input(call_id, call, given, runs_here=False)]
 
     def _asked(self, row: PendingCall, *, below: bool) -> list[UIPart]:
-        """Show a call that was answered. Its input comes in pieces, as a whole one would make the client run it."""
+        """Show a call that was answered. Its input is sent in pieces, because a whole input would make the client run
+        it."""
         begun = self._begin_step_below(row.tool_call_id, below=below)
         if row.tool_call_id not in self._calls:
             begun += self._begin_call(row.tool_call_id, row.tool_name, runs_here=False)
@@ -348,8 +350,8 @@ class UIStream:
         return [*opening, *self._set_input(call_id, call, given, runs_here=True), asked]
 
     def _waits_for_approval(self, row: PendingCall, approval_id: str, *, below: bool) -> list[UIPart]:
-        """A call that was asked about is shown with what was decided. Where nothing was, or the client cannot be told,
-        it is shown without the question once that is over."""
+        """Show a call that was asked about, together with the decision. If no decision was made, or the client cannot
+        be told, the call is shown without the question once the question is settled."""
         call_id, decision = row.tool_call_id, decision_on(row)
         is_open = row.state in ("waiting", "expired")
         if not is_open and (decision is None or (decision.approved and self._version == 6)):
@@ -369,7 +371,7 @@ class UIStream:
         return [*opening, *self._set_input(row.tool_call_id, call, row.input, runs_here=True)]
 
     def _decided(self, call_id: ToolCallId, *, approved: bool, reason: str | None) -> list[UIPart]:
-        """What was decided about a call that the client was asked about, if it does not know and can be told."""
+        """The decision about a call that the client was asked about, if the client does not know it and can be told."""
         call = self._calls[call_id]
         if self._version == 6 or call.approval_id is None or call.decided:
             return []
@@ -378,17 +380,17 @@ class UIStream:
         return [{**told, "reason": reason} if reason else told]
 
     def _given(self, row: PendingCall) -> list[UIPart]:
-        """The result that somebody gave to a call, before a run takes note of it: a page goes on by itself when every
-        call of a step has its result, this one included."""
+        """The result that was given to a call, before a run takes it into account. A page continues by itself when
+        every call of a step has its result, including this one."""
         if row.state != "answered" or not isinstance(row.answer, ToolAnswer):
             return []
         return self.result(answered_message(row, row.answer))
 
     def _begin_step_below(self, call_id: ToolCallId, *, below: bool) -> list[UIPart]:
-        """Begin a step for the calls that children wait for at the same time, unless it has begun.
+        """Start a step for the calls that children wait for at the same time, unless it has started.
 
         A page sends its answers when every call of the last step has one, and the call that delegated to a child has
-        none before the child's end.
+        none before the child ends.
         """
         if not below or call_id in self._calls or self._step_of_children:
             return []
@@ -407,7 +409,7 @@ class UIStream:
         return [self._about(_whole_input(call_id, call.name, given), runs_here)]
 
     def _about(self, part: UIPart, runs_here: bool | None = None) -> UIPart:
-        """Clients answer what they have to run themselves, and only that: the rest is marked as the server's."""
+        """Clients answer only what they have to run themselves, so all other calls are marked as the server's."""
         if runs_here if runs_here is not None else self._runs_here(part["toolName"]):
             part["providerExecuted"] = True
         return part
@@ -441,7 +443,7 @@ class UIStream:
     # -- what is no part of the message
 
     def _feed_below(self, chunk: StreamChunk) -> list[UIPart]:
-        """Of a child's work the page shows what waits for the user; all of it is in the native stream."""
+        """Of a child's work, the page shows only what waits for the user; the native stream has all of it."""
         match chunk:
             case ToolStart(tool_call_id=call_id, tool_name=name, arguments=given):
                 self._below[call_id] = (name, given)
@@ -459,7 +461,7 @@ class UIStream:
                 return self._aside(chunk)
 
     def _aside(self, chunk: StreamChunk) -> list[UIPart]:
-        """Events that pass: pages hear of them, messages do not keep them."""
+        """Transient events: pages receive them, but messages do not keep them."""
         match chunk:
             case Custom(name=name, data=data):
                 return [{"type": f"data-{name}", "data": data, "transient": True}]
@@ -476,7 +478,7 @@ class UIStream:
 
 
 def _goes_on(row: PendingCall) -> bool:
-    """Whether a call that was answered is still to run."""
+    """Whether an answered call is still to run."""
     decision = decision_on(row)
     return not isinstance(row.answer, ToolAnswer) and (decision is None or decision.approved)
 
@@ -486,7 +488,7 @@ def _whole_input(call_id: ToolCallId, name: str, given: JSON) -> UIPart:
 
 
 def _parsed(text: str) -> JSON:
-    """Arguments as an object, or as the text they were."""
+    """The arguments as an object, or as the original text."""
     try:
         value = decode_json(text)
     except SessionCorruptError:

@@ -1,7 +1,7 @@
 """The console: one page for operators over the server's own routes, as files that hold no data.
 
-Whatever it shows or does, its reader's browser asks the routes for, with the reader's own credentials: there is nothing
-here that a caller could not ask for without it.
+Everything it shows or does, the reader's browser requests from the routes with the reader's own credentials. So it
+gives access to nothing that a caller could not request without it.
 """
 
 from pathlib import Path
@@ -32,8 +32,8 @@ FILES = {
     **{f"{name}.js": "text/javascript" for name in SCRIPTS},
 }
 
-# Everything comes from this server, nothing is written into the page as HTML or as script, and nobody frames it: what
-# models and users say is text, and stays text.
+# Everything comes from this server, nothing is inserted into the page as HTML or script, and no other page may frame
+# it. Output of models and users is text, and stays text.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -60,7 +60,7 @@ HEADERS = {
 
 
 def routes() -> list[Route]:
-    """Where the page and its files are served, to everybody: who may see what is asked by the routes it calls."""
+    """The routes of the page and its files, open to everybody; access is checked by the routes that the page calls."""
     files = [Route(f"/console/{name}", _file, methods=["GET"]) for name in FILES]
     return [Route("/console", _page, methods=["GET"]), *files]
 
@@ -68,7 +68,7 @@ def routes() -> list[Route]:
 async def _page(request: Request) -> Response:
     raw: bytes = request.scope.get("raw_path") or b""
     if raw.endswith(b"/"):
-        # Its files and the routes are named relative to the page, so that it works wherever the server is mounted.
+        # Files and routes are named relative to the page, so that it works wherever the server is mounted.
         return RedirectResponse("../console", headers=HEADERS)
     return FileResponse(PAGE / "index.html", media_type="text/html", headers=HEADERS)
 

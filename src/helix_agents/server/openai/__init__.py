@@ -1,1 +1,1 @@
-"""OpenAI's Responses over the same sessions, for its own clients with another address."""
+"""OpenAI's Responses API over the same sessions: OpenAI clients work with nothing but another base URL."""

@@ -1,4 +1,4 @@
-"""What an OpenAI client is answered, as the document describes it, and how it is told of a refusal."""
+"""The responses for OpenAI clients, as the OpenAPI document describes them, and the format of errors."""
 
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ class ConversationObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the input a provider had at hand."""
+    """How much of the input came from a provider's cache, or was written to it."""
 
     cached_tokens: int
     cache_write_tokens: int
@@ -29,7 +29,7 @@ class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a response and everything that worked for it used."""
+    """The tokens used by a response and by everything that worked for it."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -39,14 +39,14 @@ class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a response failed; the sentence ends with our own code for it."""
+    """Why a response failed. The message ends with the code that this server uses for it."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a response ends too early."""
+    """Why a response ended too early."""
 
     reason: Literal["max_output_tokens", "content_filter"]
 
@@ -82,7 +82,7 @@ class ResponseObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputItems(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of what a response was given."""
+    """A page of the input items of a response."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]
@@ -92,7 +92,7 @@ class InputItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseDeleted(msgspec.Struct, frozen=True, kw_only=True):
-    """A response that is not there any more."""
+    """A deleted response."""
 
     id: str
     object: Literal["response"]
@@ -116,7 +116,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenAIProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was refused. `code` is ours, the same as on every other route; `param` is the field to look at."""
+    """Why a request was refused. `code` is the same as on every other route; `param` is the field at fault."""
 
     message: str
     type: Literal[
@@ -127,7 +127,7 @@ class OpenAIProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenAIError(msgspec.Struct, frozen=True, kw_only=True):
-    """The JSON of a refusal, as OpenAI's clients read it."""
+    """The JSON of an error, as OpenAI's clients read it."""
 
     error: OpenAIProblem
 

@@ -1,9 +1,10 @@
 """The chunk log as events of an OpenAI response: a pure translation, one run at a time.
 
-The number of an event follows from the chunk that makes it, counted from the run's beginning, and from its place among
-the events of that chunk. So whoever reads the same log, in whichever process, gives every event the same number, and
-"everything after n" needs nothing that was kept for it. Where a step is done again the numbers go on: chunks never have
-the same one twice. What a reader saw of it is closed as incomplete, and comes anew under another index and id.
+The number of an event follows from the chunk that makes it, counted from the start of the run, and from the event's
+place among the events of that chunk. So every reader of the same log, in whichever process, gives each event the same
+number, and "everything after n" needs no stored state. When a step is done again, the numbers keep rising, because no
+two chunks have the same number. The items that a reader saw of the discarded step are closed as incomplete, and come
+again under another index and id.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -50,14 +51,14 @@ from helix_agents.server.wire import as_text
 Event: TypeAlias = dict[str, Any]
 
 STRIDE = 1_000
-"""So many numbers belong to each chunk; none makes as many events."""
+"""How many numbers are reserved for each chunk; no chunk makes as many events."""
 CREATED, QUEUED, IN_PROGRESS = 0, 1, 2
-"""The numbers of the events before the first chunk's."""
+"""The numbers reserved for the events before the first chunk."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownCall:
-    """A call as the transcript has it; with an `approval_id`, somebody was asked about it."""
+    """A call as the transcript has it; with an `approval_id`, an approval was requested for it."""
 
     name: str
     arguments: JSON
@@ -66,7 +67,7 @@ class KnownCall:
 
 @dataclass(slots=True)
 class _Open:
-    """An item that is being told: since which chunk, and what of it was told so far."""
+    """An item that is being sent: the chunk it started with, and what was sent of it so far."""
 
     item_id: str
     index: int
@@ -83,7 +84,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A call that goes on."""
+    """A call that is still running."""
 
     at: _Open
     call: KnownCall
@@ -92,8 +93,8 @@ class _OpenCall:
 class ResponseStream:
     """Translates one run.
 
-    `label` is whose tools they are, `at_client` says of a tool whether the client runs it, and `known` are the calls
-    that earlier runs left to this one. `start` is the chunk before the run's first.
+    `label` names whose tools they are, `at_client` tells whether the client runs a tool, and `known` are the calls that
+    earlier runs left to this one. `start` is the chunk before the run's first.
     """
 
     def __init__(
@@ -122,13 +123,13 @@ class ResponseStream:
         self.last = start
 
     def feed(self, chunk: StreamChunk) -> list[Event]:
-        """The events that one more chunk makes. Of a child's work it is told what waits for the client."""
+        """The events that one more chunk produces. Of a child's work, only what waits for the client is sent."""
         self.last = chunk.sequence
         events = self._told(chunk) if chunk.parent_tool_call_id is None else self._told_below(chunk)
         return self._numbered(events, chunk.sequence)
 
     def close(self, last: Iterable[Event], *, whole: bool) -> list[Event]:
-        """The run is over, or waits: end what is open, and then say how it ended."""
+        """The run has ended, or waits: close the open items, then say how it ended."""
         status: Status = "completed" if whole else "incomplete"
         events = [*self._end_reasoning(status), *self._end_text(status)]
         for open_ in tuple(self._calls.values()):
@@ -259,7 +260,7 @@ class ResponseStream:
         return self._begin_call(call_id, self._made(call_id, name, given))
 
     def _made(self, call_id: ToolCallId, name: str, given: JSON = None) -> KnownCall:
-        """A call as the model wrote it, in this run or in one before."""
+        """A call as the model wrote it, in this run or in an earlier one."""
         if call_id in self._written:
             written, pieces = self._written[call_id]
             return KnownCall(name=written, arguments=_as_stored("".join(pieces)))
@@ -305,7 +306,7 @@ class ResponseStream:
         return tool_call_item(at.item_id, self._label, call.name, call.arguments, approval_id=call.approval_id, **more)
 
     def _ask(self, call_id: ToolCallId, name: str, given: JSON) -> list[Event]:
-        """A call that the client answers. It is told when somebody waits for the answer, and not before."""
+        """A call that the client answers. It is sent only once a run waits for the answer."""
         if call_id in self._asked:
             return []
         self._asked.add(call_id)
@@ -325,7 +326,7 @@ class ResponseStream:
         if chunk.approval_id in self._asked:
             return []
         self._asked |= {chunk.approval_id, chunk.tool_call_id}
-        # One that was begun before, and of which nobody knows the outcome, does not go on.
+        # A call that started earlier and whose outcome is unknown does not continue.
         open_ = self._calls.pop(chunk.tool_call_id, None)
         events = [*self._end_reasoning(), *self._end_text()]
         events += [] if open_ is None else self._end_call(open_, "incomplete")
@@ -353,8 +354,8 @@ class ResponseStream:
         return events
 
     def _discard(self, chunk: StepDiscarded) -> list[Event]:
-        """What was told since then never happened. As many indexes are left out as there can have been items, so that
-        whoever did not see them counts the same."""
+        """Nothing sent since then happened. The indexes skip as many places as there can have been items, so that a
+        reader who did not see those items arrives at the same count."""
         gone = range(chunk.from_sequence, chunk.to_sequence + 1)
         events: list[Event] = []
         if self._reasoning is not None and self._reasoning.since in gone:
@@ -372,7 +373,7 @@ class ResponseStream:
 
 
 def _as_stored(arguments: str) -> JSON:
-    """What a model wrote as the arguments of a call, as the transcript has it."""
+    """The arguments that a model wrote for a call, as the transcript has them."""
     if says_nothing(arguments):
         return {}
     try:

@@ -1,6 +1,6 @@
-"""What an OpenAI client sends to begin a response, and which of its settings an agent lets others decide: none.
+"""What an OpenAI client sends to start a response, and which settings of an agent it may decide: none.
 
-What would change the answer, and is the agent's to say, is refused; what is a note to a provider is not looked at.
+A setting that would change the answer is the agent's to decide and is refused; a note to a provider is ignored.
 """
 
 import mimetypes
@@ -22,7 +22,7 @@ DECIDED_HERE = (
     "access_programs", "context_management", "image", "instructions", "max_output_tokens", "max_tool_calls",
     "moderation", "prompt", "reasoning", "temperature", "top_logprobs", "top_p",
 )  # fmt: skip
-"""What a server's agent says itself; a request that says it, too, is refused."""
+"""Settings that the agent itself decides; a request that sets one of them is refused."""
 
 NOT_LOOKED_AT = (
     "include", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
@@ -31,12 +31,12 @@ NOT_LOOKED_AT = (
 """Notes to a provider, which change nothing here."""
 
 
-# Made here and not when it is asked, as it reads the machine's lists.
+# Made here and not on demand, because it reads the machine's lists.
 _BY_NAME = mimetypes.MimeTypes()
 
 
 class BadParameterError(RefusedError):
-    """A request that is refused for one of its fields."""
+    """A request that is refused because of one of its fields."""
 
     def __init__(self, param: str, detail: str, *, status: int = 400, code: str = "invalid_value") -> None:
         super().__init__(status, code, detail)
@@ -44,7 +44,7 @@ class BadParameterError(RefusedError):
 
 
 class ConversationParam(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation by its id."""
+    """A conversation, given by its id."""
 
     id: str
 
@@ -71,7 +71,7 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallOutput(Record):
-    """What a client's tool gave back, or what somebody answered to a question; `param` is where it stands."""
+    """The output of a client's tool, or an answer to a question; `param` is its place in the request."""
 
     call_id: str
     output: JSON
@@ -79,7 +79,7 @@ class CallOutput(Record):
 
     @property
     def readings(self) -> tuple[JSON, ...]:
-        """What was meant, the likeliest first: a client can send nothing but text, which may be JSON."""
+        """What was meant, the likeliest first: a client can only send text, which may be JSON."""
         if not isinstance(self.output, str):
             return (self.output,)
         try:
@@ -91,7 +91,7 @@ class CallOutput(Record):
 
 
 class Decision(Record):
-    """What somebody decided about a call; `param` is where it stands."""
+    """A decision about a call; `param` is its place in the request."""
 
     approval_id: str
     approved: bool
@@ -100,14 +100,14 @@ class Decision(Record):
 
 
 class Given(Record):
-    """What a request says: answers to what waits, and messages of the user."""
+    """What a request says: answers to waiting calls, and messages of the user."""
 
     answers: tuple[CallOutput | Decision, ...] = ()
     messages: tuple[UserMessage, ...] = ()
 
 
 def check_settings(body: CreateResponse, sent: dict[str, Any], agent: AnyAgent) -> None:
-    """Let a request pass that asks for nothing but what the agent does anyway.
+    """Accept a request only if it asks for nothing other than what the agent does anyway.
 
     Raises:
         BadParameterError: it asks for something else.
@@ -118,14 +118,16 @@ def check_settings(body: CreateResponse, sent: dict[str, Any], agent: AnyAgent) 
         if sent.get(name) is not None:
             _refuse(name, f"The agent {agent.name!r} has its own {name}; leave this parameter out.")
     if body.store is False:
-        _refuse("store", "Every response is stored here, as one that is not could be lost; leave this parameter out.")
+        _refuse(
+            "store", "This server stores every response, because otherwise it could be lost; leave this parameter out."
+        )
     if body.tool_choice not in (None, "auto"):
         _refuse("tool_choice", f"The agent {agent.name!r} chooses its tools itself; leave this parameter out.")
     match body.text:
         case None | {"format": None | {"type": "text"}}:
             pass
         case _:
-            _refuse("text", f"The agent {agent.name!r} says itself what its output looks like.")
+            _refuse("text", f"The agent {agent.name!r} defines its own output format; leave this parameter out.")
     _check_tools(body.tools or (), agent)
     _check_metadata(body.metadata or {})
     if body.previous_response_id is not None and body.conversation is not None:
@@ -137,32 +139,32 @@ def _refuse(param: str, why: str) -> NoReturn:
 
 
 def _check_tools(tools: Iterable[dict[str, Any]], agent: AnyAgent) -> None:
-    """A client may name the tools that it runs for the agent; it brings no others along."""
+    """A client may name the tools that it runs for the agent, but it cannot bring others."""
     for place, given in enumerate(tools):
         named = given.get("name")
         tool = agent.find_tool(named) if given.get("type") == "function" and isinstance(named, str) else None
         if tool is None or tool.kind not in AT_THE_CLIENT:
             _refuse(
                 f"tools[{place}]",
-                f"The agent {agent.name!r} brings its own tools; a request may name those that its client runs, and "
-                "this is none of them.",
+                f"The agent {agent.name!r} defines its own tools. A request may only name its client tools, and this "
+                "is not one of them.",
             )
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
     if len(metadata) > MOST_METADATA:
-        raise BadParameterError("metadata", f"Metadata may have {MOST_METADATA} entries.")
+        raise BadParameterError("metadata", f"Metadata can have at most {MOST_METADATA} entries.")
     for key, value in metadata.items():
         if len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE:
-            sizes = f"a key {LONGEST_KEY} and a value {LONGEST_VALUE} characters"
-            raise BadParameterError(f"metadata.{key[:LONGEST_KEY]}", f"In metadata {sizes} at most.")
+            sizes = f"at most {LONGEST_KEY} characters, and a value at most {LONGEST_VALUE}"
+            raise BadParameterError(f"metadata.{key[:LONGEST_KEY]}", f"A metadata key can have {sizes}.")
 
 
 def given_of(body: CreateResponse) -> Given:
     """What the request says.
 
     Raises:
-        RefusedError: it says nothing, or something that a client cannot say here.
+        RefusedError: the request says nothing, or something that a client cannot say here.
     """
     if isinstance(body.input, str):
         return Given(messages=(said(UserMessage(content=body.input)),))
@@ -184,20 +186,20 @@ def given_of(body: CreateResponse) -> Given:
                 reason = reason if isinstance(reason, str) and reason else None
                 answers.append(Decision(approval_id=approval_id, approved=yes, reason=reason, param=param))
             case {"role": "system" | "developer"}:
-                raise BadParameterError(param, "An agent has its own instructions; send messages of the user only.")
+                raise BadParameterError(param, "The agent has its own instructions; send only user messages.")
             case _:
                 raise BadParameterError(
                     param,
-                    "An input is a message of the user, a function_call_output or an mcp_approval_response; what was "
-                    "said before is kept here, and is gone on with by previous_response_id or conversation.",
+                    "An input item must be a user message, a function_call_output or an mcp_approval_response. The "
+                    "server keeps the history; continue it with previous_response_id or conversation.",
                 )
     if not answers and not messages:
-        raise BadParameterError("input", "The input says nothing.")
+        raise BadParameterError("input", "The input is empty.")
     return Given(answers=tuple(answers), messages=tuple(messages))
 
 
 def _output(given: Any) -> JSON:
-    """The output of a function: a text, or parts, of which the texts are meant where there is nothing else."""
+    """The output of a function: a text, or parts. Parts that are all texts are read as text."""
     if isinstance(given, list) and given:
         texts: list[str] = []
         for part in cast("list[Any]", given):
@@ -214,7 +216,7 @@ def _content(given: Any, param: str) -> str | tuple[Part, ...]:
     if isinstance(given, str):
         return given
     if not isinstance(given, list):
-        raise BadParameterError(f"{param}.content", "The content of a message is a text, or a list of parts.")
+        raise BadParameterError(f"{param}.content", "The content of a message must be a text or a list of parts.")
     given_parts = cast("list[Any]", given)
     parts = tuple(_part(part, f"{param}.content[{place}]") for place, part in enumerate(given_parts))
     match parts:
@@ -242,9 +244,11 @@ def _part(given: Any, param: str) -> Part:
             kind = _media_type(name or "")
             return File(url=f"data:{kind};base64,{data}", media_type=kind, filename=name)
         case {"type": "input_image" | "input_file", "file_id": str()}:
-            raise BadParameterError(f"{param}.file_id", "No files are kept here; send the file's URL or its bytes.")
+            raise BadParameterError(
+                f"{param}.file_id", "This server does not store files; send the file's URL or its bytes."
+            )
         case _:
-            raise BadParameterError(param, "A part is an input_text, an input_image or an input_file.")
+            raise BadParameterError(param, "A part must be an input_text, an input_image or an input_file.")
 
 
 def _name_of(given: dict[str, Any]) -> str | None:

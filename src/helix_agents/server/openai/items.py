@@ -1,7 +1,7 @@
 """The items of an OpenAI response: what an agent said, thought and did, in one shape for the stream and for the store.
 
-Tools that run here are `mcp_call` items: to an OpenAI client those are the calls that somebody else carries out, and
-their approvals have items of their own. A `function_call` is one that the client itself has to answer.
+Tools that run here are `mcp_call` items: for an OpenAI client, those are the calls that another party carries out, and
+approvals for them have their own item types. A `function_call` is a call that the client itself has to answer.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -26,17 +26,17 @@ def message_id(step: str) -> str:
 
 
 def output_id(run_id: RunId) -> str:
-    """The id of the message that has a run's output, where that is not what the model said."""
+    """The id of the message that holds a run's output, if the output is not what the model said."""
     return f"msg_{run_id}_output"
 
 
 def reasoning_id(step: str, number: int) -> str:
-    """The id of a stretch of reasoning in a step, counted from 1."""
+    """The id of a block of reasoning in a step, counted from 1."""
     return f"rs_{step}_{number}"
 
 
 def tool_call_id(call_id: ToolCallId) -> str:
-    """The id of a call that is carried out here."""
+    """The id of a call that runs here."""
     return f"mcp_{call_id}"
 
 
@@ -63,7 +63,7 @@ def tool_call_item(
     output: str | None = None,
     error: str | None = None,
 ) -> Item:
-    """A call that is carried out here."""
+    """A call that runs here."""
     return {
         "type": "mcp_call",
         "id": item_id,

@@ -1,7 +1,7 @@
-"""OpenAI's Responses over the same sessions: what its clients send becomes one entry of the engine.
+"""OpenAI's Responses API over the same sessions: each request becomes one entry of the engine.
 
-A conversation is a session, and a response one of its runs. Whoever names the latest response goes on with its session;
-whoever names an older one begins a branch of it there, so that nothing that was said is lost or said twice.
+A conversation is a session, and a response one of its runs. A request that names the latest response continues its
+session; one that names an older response starts a branch there, so that nothing that was said is lost or said twice.
 """
 
 import asyncio
@@ -39,20 +39,20 @@ from helix_agents.server.openai.inputs import (
     given_of,
 )
 from helix_agents.server.openai.sources import ResponseSource, WhenDone, conversation_of, tell
-from helix_agents.server.openai.stored import NOTE, Conversation, place_of, response_id, response_of
+from helix_agents.server.openai.stored import NOTE, Conversation, place_of, response_id, response_of, run_said_with
 
 IDEMPOTENCY_KEY = "idempotency-key"
-# How long a caller waits until a run has taken note that it is to stop; it is told how the response stands then.
+# How long a caller waits for a run to notice the stop; then it gets the response in its current state.
 CANCEL_SECONDS = 5.0
 MOST_ITEMS = 100
 
 
 async def create_response(call: Call) -> Any:
-    """Say something, or answer what waits, as an OpenAI client does.
+    """Send a message, or answer waiting calls, as an OpenAI client.
 
-    With `stream` the answer is a stream of events; with `background` it is the response as it begins, and otherwise as
-    it ends. In every case the response goes on without its reader. With an `Idempotency-Key`, the same request again
-    gets the response that it began.
+    With `stream`, returns a stream of events; with `background`, the response as it starts; otherwise, the response as
+    it ends. In every case the response continues without its reader. With an `Idempotency-Key`, repeating the request
+    returns the response that it started.
     """
     sent = await call.json()
     body: CreateResponse = read_body(sent, CreateResponse)
@@ -73,7 +73,7 @@ async def create_response(call: Call) -> Any:
 
 
 async def get_response(call: Call) -> Any:
-    """A response as it stands, or, with `stream`, its events after the number that `starting_after` names."""
+    """The current state of a response; with `stream`, its events after `starting_after`."""
     conversation, run_id = await _response(call)
     after = call.number("starting_after", -1)
     if call.query("stream") not in ("true", "1"):
@@ -86,50 +86,50 @@ async def get_response(call: Call) -> Any:
 
 
 async def cancel_response(call: Call) -> Any:
-    """Stop a response, keeping what it said; one that is over is told as it is."""
+    """Stop a response, and keep what it said. A response that has ended is returned unchanged."""
     conversation, run_id = await _response(call)
     session_id, run = conversation.session_id, conversation.run(run_id)
     if run is None and await call.executor.sessions.drop_queued(session_id, run_id):
         response = await response_of(call.executor, conversation, run_id)
         return json_response({**response, "status": "cancelled"})
-    current = await call.current_run(session_id)
-    if current is not None and current.run_id == run_id and current.status == "running":
-        handle = await call.executor.get_handle(call.agent_of(conversation.session), session_id, run_id)
-        await call.executor.interrupt(session_id, "cancelled")
+    handle = await call.executor.get_handle(call.agent_of(conversation.session), session_id, run_id)
+    if handle is not None and (run is None or run.status == "running"):
+        await handle.interrupt("cancelled")
         with suppress(TimeoutError, HelixError):
             async with asyncio.timeout(CANCEL_SECONDS):
-                if handle is not None:
-                    await handle.result()
+                await handle.result()
     return await tell(call, session_id, run_id)
 
 
 async def delete_response(call: Call) -> Any:
-    """Remove a response that is all there is of its conversation.
+    """Delete a response that is the only one of its conversation.
 
-    One of several is refused: the others are made of what it said. `DELETE /sessions/{sessionId}` removes all of them.
+    If there are others, it is refused, because they build on what it said. `DELETE /sessions/{sessionId}` deletes all
+    of them.
     """
     conversation, run_id = await _response(call)
-    if conversation.queued or [run.run_id for run in conversation.runs] != [run_id]:
-        raise RefusedError(409, "response_in_use", "Other responses of this conversation go on from this one.")
+    if conversation.queued or conversation.total_runs != 1 or conversation.run(run_id) is None:
+        raise RefusedError(409, "response_in_use", "Other responses of this conversation build on this one.")
     await call.executor.sessions.delete(conversation.session_id, unless_running=True)
     return json_response({"id": _given_id(call), "object": "response", "deleted": True})
 
 
 async def list_input_items(call: Call) -> Any:
-    """What a response was given, the latest first unless `order` says otherwise."""
-    conversation, run_id = await _response(call)
+    """The input items of a response, newest first unless `order` says otherwise."""
+    # An answer to a question from long before the response started is an input item too.
+    conversation, run_id = await _response(call, all_rows=True)
     order = call.query("order") or "desc"
     if order not in ("asc", "desc"):
-        raise BadParameterError("order", "order is asc or desc.")
+        raise BadParameterError("order", "order must be asc or desc.")
     limit = call.number("limit", 20)
     if not 1 <= limit <= MOST_ITEMS:
-        raise BadParameterError("limit", f"limit is a number from 1 to {MOST_ITEMS}.")
+        raise BadParameterError("limit", f"limit must be from 1 to {MOST_ITEMS}.")
     items = conversation.input(run_id)
     items = items if order == "asc" else items[::-1]
     ids = [item["id"] for item in items]
     after = call.query("after")
     if after is not None and after not in ids:
-        raise BadParameterError("after", "after is the id of an item of this list.")
+        raise BadParameterError("after", "after must be the id of an item in this list.")
     first = 0 if after is None else ids.index(after) + 1
     page = items[first : first + limit]
     ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}
@@ -169,24 +169,24 @@ def _given_id(call: Call) -> str:
 
 
 def _unknown(given: str) -> RefusedError:
-    return BadParameterError("response_id", f"No response {given[:80]!r} is here.", status=404, code="not_found")
+    return BadParameterError("response_id", f"There is no response {given[:80]!r}.", status=404, code="not_found")
 
 
-async def _response(call: Call) -> tuple[Conversation, RunId]:
-    """The response that the path names, if it is the caller's."""
-    found = await _find(call, _given_id(call))
+async def _response(call: Call, *, all_rows: bool = False) -> tuple[Conversation, RunId]:
+    """The response that the path names, if it belongs to the caller."""
+    found = await _find(call, _given_id(call), all_rows=all_rows)
     if found is None:
         raise _unknown(_given_id(call))
     return found
 
 
-async def _find(call: Call, given: str) -> tuple[Conversation, RunId] | None:
+async def _find(call: Call, given: str, *, all_rows: bool = False) -> tuple[Conversation, RunId] | None:
     place = place_of(given)
     if place is None:
         return None
     session_id, run_id = place
     try:
-        conversation = await conversation_of(call, call.checked(session_id))
+        conversation = await conversation_of(call, call.checked(session_id), run_id, all_rows=all_rows)
     except SessionNotFoundError:
         return None
     return (conversation, run_id) if conversation.has(run_id) else None
@@ -196,18 +196,18 @@ async def _find(call: Call, given: str) -> tuple[Conversation, RunId] | None:
 
 
 async def _begun(call: Call, agent: AnyAgent, body: CreateResponse, given: Given, key: str | None) -> HostedRun:
-    """The run that the request begins, or began when it came before."""
+    """The run that the request starts, or started when it was sent before."""
     if body.previous_response_id is not None:
         found = await _find(call, body.previous_response_id)
         if found is None:
-            detail = f"Previous response {body.previous_response_id[:80]!r} is not here."
+            detail = f"There is no response {body.previous_response_id[:80]!r}."
             raise BadParameterError("previous_response_id", detail, code="previous_response_not_found")
         conversation, run_id = found
         entry = Entry(call, agent, body, given, key, conversation)
         return await entry.go_on_from(run_id)
     session_id = body.conversation_id
     if session_id is None and key is not None:
-        # The same request again finds the session that it began.
+        # The same request, sent again, finds the session that it started.
         session_id = _session_for(call, key)
     session = None if session_id is None else await call.find_session(call.checked(session_id))
     conversation = None if session is None else await conversation_of(call, session.session_id)
@@ -215,13 +215,13 @@ async def _begun(call: Call, agent: AnyAgent, body: CreateResponse, given: Given
 
 
 def _session_for(call: Call, *names: str) -> SessionId:
-    """A session id that follows from what a request is known by."""
+    """A session id derived from what identifies a request."""
     known_by = "\x1f".join((call.principal.user_id or "", *names))
     return f"conv_{sha256(known_by.encode()).hexdigest()[:32]}"
 
 
 class Entry:
-    """A request on its way into a conversation; None is one that is yet to begin."""
+    """A request on its way into a conversation; None stands for a conversation that is yet to start."""
 
     def __init__(
         self,
@@ -239,10 +239,10 @@ class Entry:
         self._key = key
         self._conversation = conversation
         if conversation is not None and conversation.session.agent_type != agent.name:
-            raise BadParameterError("model", f"This conversation is one of {conversation.session.agent_type!r}.")
+            raise BadParameterError("model", f"This conversation belongs to agent {conversation.session.agent_type!r}.")
 
     async def at_the_end(self, session_id: SessionId | None) -> HostedRun:
-        """Go on where the conversation is, or begin it."""
+        """Continue from where the conversation is, or start it."""
         conversation = self._conversation
         if conversation is not None and (joined := await self._joined(conversation)) is not None:
             return joined
@@ -254,14 +254,16 @@ class Entry:
         return await self._say(conversation.session_id)
 
     async def go_on_from(self, run_id: RunId) -> HostedRun:
-        """Go on from this response: in its session if it is the latest, and in a branch of it otherwise."""
+        """Continue from this response: in its session if it is the latest, otherwise in a branch of the session."""
         conversation = self._conversation
         assert conversation is not None
         if (joined := await self._joined(conversation)) is not None:
             return joined
         run = conversation.run(run_id)
         if run is None or run.status == "running":
-            raise RefusedError(409, "agent_already_running", "The previous response is not done yet.", retryable=True)
+            raise RefusedError(
+                409, "agent_already_running", "The previous response is still being written.", retryable=True
+            )
         if self._given.answers or (run.status in SUSPENDED and run is conversation.current):
             return await self._answer(conversation, run)
         if run is conversation.current:
@@ -269,14 +271,15 @@ class Entry:
         return await self._branch(conversation, run)
 
     async def _joined(self, conversation: Conversation) -> HostedRun | None:
-        """The run that the same request began before."""
-        run_id = None if self._key is None else conversation.said_with(self._key)
+        """The run that the same request started before."""
+        run_id = None if self._key is None else await run_said_with(self._call.executor, conversation, self._key)
         if run_id is None:
             return None
         return await self._call.executor.get_handle(self._agent, conversation.session_id, run_id)
 
     def _messages(self, previous: str | None = None) -> tuple[UserMessage, ...]:
-        """What the user says, with what its sender notes about the response, and recognisable if it comes again."""
+        """What the user says, together with the sender's notes about the response, and recognisable if it is sent
+        again."""
         note: dict[str, Any] = {} if not self._body.metadata else {"metadata": self._body.metadata}
         if previous is not None:
             note["previous_response_id"] = previous
@@ -309,11 +312,11 @@ class Entry:
         """Say it in a new session that has everything up to the end of an older response."""
         if run.status in SUSPENDED:
             raise BadParameterError(
-                "input", "The previous response waited for answers, which it got; go on from the one that followed it."
+                "input", "The previous response has been answered already; continue from the response that followed it."
             )
         checkpoint_id = await self._checkpoint_of(conversation.session_id, run)
         if checkpoint_id is None:
-            detail = "The previous response left nothing behind that could be gone on from."
+            detail = "The previous response has no checkpoint to continue from."
             raise RefusedError(409, "checkpoint_not_found", detail)
         previous = response_id(conversation.session_id, run.run_id)
         session_id = None if self._key is None else _session_for(self._call, self._key, previous)
@@ -326,7 +329,7 @@ class Entry:
         return await self._say(session_id, branch=point, previous=previous)
 
     async def _checkpoint_of(self, session_id: SessionId, run: RunRecord) -> CheckpointId | None:
-        """Where a run left its session."""
+        """The checkpoint at which a run left its session."""
         offset = 0
         while True:
             page = await self._call.executor.sessions.checkpoints(session_id, offset=offset, limit=200)
@@ -340,7 +343,8 @@ class Entry:
     # -- answers
 
     async def _answer(self, conversation: Conversation, run: RunRecord) -> HostedRun:
-        """Store the answers and go on. They have to be all that are missing, as a client of OpenAI has it."""
+        """Store the answers and continue. As OpenAI's clients expect, a request has to bring all the missing
+        answers."""
         asked = [(given, _row_for(conversation, given)) for given in self._given.answers]
         if run is not conversation.current or run.status not in SUSPENDED:
             return await self._answered_before(conversation, run, asked)
@@ -385,9 +389,9 @@ class Entry:
         try:
             return await call.begin(lambda: call.executor.resume(agent, session_id, mode=mode, message=messages))
         except StillWaitingError:
-            raise RefusedError(409, "still_waiting", "Others wait for an answer, too.", retryable=True) from None
+            raise RefusedError(409, "still_waiting", "Other calls still wait for an answer.", retryable=True) from None
         except (AgentAlreadyRunningError, NothingToResumeError):
-            # Somebody went on with the answers before this could; what else was said did not get in.
+            # Another request continued with the answers first; the other messages of this request did not get in.
             run = await call.executor.get_handle(agent, session_id)
             if messages is not None or run is None:
                 raise
@@ -396,17 +400,17 @@ class Entry:
     async def _answered_before(
         self, conversation: Conversation, run: RunRecord, asked: list[tuple[CallOutput | Decision, PendingCall]]
     ) -> HostedRun:
-        """The response to the same answers, which came before."""
+        """The response to the same answers, if they were sent before."""
         for given, row in asked:
             if not _says(given, row):
                 raise _answered(given, "already_completed")
-        # Named by its conversation alone, it is the current one that went on with them.
+        # If only the conversation was named, the current response is the one that continued with them.
         went_on = run if self._body.previous_response_id is None else conversation.after(run)
         handle = None
         if went_on is not None:
             handle = await self._call.executor.get_handle(self._agent, conversation.session_id, went_on.run_id)
         if handle is None:
-            raise RefusedError(409, "nothing_to_resume", "Nothing of the previous response waits for an answer.")
+            raise RefusedError(409, "nothing_to_resume", "No call of the previous response waits for an answer.")
         return handle
 
 
@@ -433,12 +437,12 @@ def _unanswered(row: PendingCall) -> RefusedError:
 
 
 def _answered(given: CallOutput | Decision, code: str) -> RefusedError:
-    detail = "This was answered before, or went on without an answer."
+    detail = "This call was answered before, or the run continued without an answer."
     return BadParameterError(given.param, detail, status=409, code=code)
 
 
 def _says(given: CallOutput | Decision, row: PendingCall) -> bool:
-    """Whether an answer is the one that is stored."""
+    """Whether an answer is the same as the stored one."""
     match row.answer, given:
         case ApprovalAnswer(approved=approved), Decision():
             return approved == given.approved

@@ -1,4 +1,4 @@
-"""How a response reaches its reader: event by event, or whole when it is done."""
+"""How a response reaches its reader: event by event, or as a whole when it is done."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -23,13 +23,15 @@ from helix_agents.server.wire import to_json
 _ENDS = {"completed": "response.completed", "failed": "response.failed"}
 
 
-async def conversation_of(call: Call, session_id: SessionId) -> Conversation:
-    """The caller's session as responses.
+async def conversation_of(
+    call: Call, session_id: SessionId, run_id: RunId | None = None, *, all_rows: bool = False
+) -> Conversation:
+    """The caller's session as responses, as far back as this response needs, or as the latest one needs.
 
     Raises:
-        SessionNotFoundError: there is none, or it is somebody else's.
+        SessionNotFoundError: there is no such session, or it belongs to another user.
     """
-    return await read_conversation(call.executor, await call.session(session_id))
+    return await read_conversation(call.executor, await call.session(session_id), run_id, all_rows=all_rows)
 
 
 def encoded(events: Iterable[Event]) -> bytes:
@@ -38,9 +40,9 @@ def encoded(events: Iterable[Event]) -> bytes:
 
 
 class ResponseSource:
-    """The events of a response after a number, from the log of its run, and then the event that ends it.
+    """The events of a response after a given number, read from the log of its run, and then the event that ends it.
 
-    What the log does not have any more is told whole, by that last event.
+    That last event contains everything that the log no longer has.
     """
 
     def __init__(self, call: Call, run: HostedRun, *, after: int | None = None) -> None:
@@ -87,7 +89,7 @@ class ResponseSource:
         return self._broken("stream_lost")
 
     async def _read(self) -> Conversation:
-        return await conversation_of(self._call, self._run.session_id)
+        return await conversation_of(self._call, self._run.session_id, self._run.run_id)
 
     def _translator(self, conversation: Conversation, record: RunRecord) -> ResponseStream:
         return ResponseStream(
@@ -103,7 +105,7 @@ class ResponseSource:
         if record is None or record.status == "running":
             return self.farewell()
         response = await response_of(self._call.executor, conversation, record.run_id)
-        # There is no word for a response that was cancelled; its status says so.
+        # OpenAI has no event for a cancelled response; the response's status says so.
         end = {"type": _ENDS.get(response["status"], "response.incomplete"), "response": response}
         if stream is not None:
             return self._news(stream.close([end], whole=response["status"] == "completed"))
@@ -111,20 +113,20 @@ class ResponseSource:
         return self._news({**event, "sequence_number": self._told + n} for n, event in enumerate([*items, end], 1))
 
     def _news(self, events: Iterable[Event]) -> bytes:
-        """Those of the events that the reader does not have."""
+        """The events that the reader does not have yet."""
         news = [event for event in events if event["sequence_number"] > self._told]
         if news:
             self._told = news[-1]["sequence_number"]
         return encoded(news)
 
     def _broken(self, code: str) -> bytes:
-        """It ends here, and the reader goes on after the last event that it got: this one has the same number."""
+        """The stream breaks off here, and the reader resumes after its last event: this event has the same number."""
         told = {"type": "error", "code": code, "message": sentence_for(code), "param": None}
         return encoded([{**told, "sequence_number": max(self._told, 0)}])
 
 
 def _whole(items: Iterable[dict[str, Any]]) -> list[Event]:
-    """Items without their beginnings."""
+    """Whole items, without the events that build them up."""
     return [
         {"type": f"response.output_item.{what}", "output_index": index, "item": item}
         for index, item in enumerate(items)
@@ -133,10 +135,10 @@ def _whole(items: Iterable[dict[str, Any]]) -> list[Event]:
 
 
 class WhenDone:
-    """An ASGI response that waits for the end of a run and tells it whole.
+    """An ASGI response that waits for the end of a run and sends the result as a whole.
 
-    When the instance has to leave before, or the run is let go of, the response is told as it stands: it goes on, and
-    its reader asks for it again. A reader who left is not waited for; the run goes on all the same.
+    If the instance has to leave earlier, or the run is let go, the response is sent in its current state: it continues,
+    and its reader asks for it again. A reader that disconnected is not waited for; the run continues all the same.
     """
 
     def __init__(self, call: Call, run: HostedRun) -> None:
@@ -157,7 +159,7 @@ class WhenDone:
             await asyncio.gather(done, gone, return_exceptions=True)
 
     async def _done(self) -> None:
-        # The response itself says how it stands.
+        # The response itself states its status.
         with suppress(ExecutorClosedError, QueuedTurnDroppedError):
             await self._run.result()
 
@@ -173,8 +175,8 @@ class WhenDone:
 
 
 async def tell(call: Call, session_id: SessionId, run_id: RunId) -> Any:
-    """A response as it stands."""
-    conversation = await conversation_of(call, session_id)
+    """A response in its current state."""
+    conversation = await conversation_of(call, session_id, run_id)
     if not conversation.has(run_id):
-        raise RefusedError(404, "not_found", "This response is not there any more.")
+        raise RefusedError(404, "not_found", "This response no longer exists.")
     return json_response(await response_of(call.executor, conversation, run_id))

@@ -1,13 +1,13 @@
 """Responses as they are stored: a session is a conversation, each of its runs a response, and nothing else is kept.
 
-What a response said and did is read from the transcript; who was asked what, and by which run, from the rows of pending
-calls; and what a run was given from the messages that came with it.
+What a response said and did is read from the transcript. What was asked, and by which run, is read from the rows of
+pending calls. What a run was given is read from the messages that came with it.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import msgspec
@@ -33,6 +33,7 @@ from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.server.chat.turns import ALL_STATES, AT_THE_CLIENT
 from helix_agents.server.errors import sentence_for
+from helix_agents.server.openai.backwards import Backwards
 from helix_agents.server.openai.events import KnownCall
 from helix_agents.server.openai.items import (
     Item,
@@ -50,31 +51,37 @@ from helix_agents.server.openai.items import (
 from helix_agents.server.wire import as_text
 
 NOTE = "response"
-"""The key in the metadata of a user's message of what its sender noted about the response."""
+"""The metadata key in a user's message under which the sender's notes about the response are stored."""
 
 _RESPONSE = "resp_"
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-# What an OpenAI client knows of the reasons why a model failed; the rest is an error of the server to it.
+# The failure reasons of a model that OpenAI's clients know; to them, any other reason is a server error.
 _CODES = {"provider_rate_limited": "rate_limit_exceeded", "context_too_long": "invalid_prompt"}
 
 
 def response_id(session_id: SessionId, run_id: RunId) -> str:
-    """What a run is called outside: all that it takes to find it again."""
+    """The public id of a run, which contains all that is needed to find it again."""
     return f"{_RESPONSE}{run_id}.{session_id}"
 
 
 def place_of(given: str) -> tuple[SessionId, RunId] | None:
-    """The session and the run that a response's id names; None where it is no id of ours."""
+    """The session and the run that a response's id names; None if it is not one of our ids."""
     run_id, dot, session_id = given.removeprefix(_RESPONSE).partition(".")
     return (session_id, run_id) if given.startswith(_RESPONSE) and run_id and dot and session_id else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """A session at one moment, as the responses that it consists of; everything is in the order in which it came."""
+    """A session at one moment, as the responses it consists of, as far back as one of them needs; everything is in
+    chronological order.
+
+    `runs`, `stored` and `rows` are the latest ones, without a gap; `total_runs` counts all of them. The rows include
+    everything that waits for an answer, however old it is.
+    """
 
     session: SessionState | SessionSummary
     runs: tuple[RunRecord, ...]
+    total_runs: int
     queued: tuple[QueuedTurn, ...]
     stored: tuple[StoredMessage, ...]
     held: tuple[ToolMessage, ...]
@@ -96,30 +103,26 @@ class Conversation:
         return next((turn for turn in self.queued if turn.run_id == run_id), None)
 
     def has(self, run_id: RunId) -> bool:
-        """Whether there is such a response; one that the session went back to before is none any more."""
+        """Whether there is such a response; a response that the session was rewound past no longer exists."""
         run = self.run(run_id)
         if run is None:
             return self.waiting_turn(run_id) is not None
         return run.status != "completed" or any(True for _ in self._replies(run))
 
-    def said_with(self, key: str) -> RunId | None:
-        """The run that a message of this id began, or will begin."""
-        for each in self.stored:
-            if isinstance(each.message, UserMessage) and each.message.id == key:
-                run = self._run_at(each.created_at)
-                return None if run is None else run.run_id
+    def waits_with(self, key: str) -> RunId | None:
+        """The run that a message with this id will start, if the message is queued."""
         waiting = (turn for turn in self.queued if any(message.id == key for message in turn.messages))
         return next((turn.run_id for turn in waiting), None)
 
     def after(self, run: RunRecord) -> RunRecord | None:
-        """The run that went on with what this one left."""
+        """The run that continued what this one left."""
         return next((each for each in self.runs if each.previous_run_id == run.run_id), None)
 
     def is_at_client(self, name: str) -> bool:
         return name in self.client_tools
 
     def calls_before(self, run: RunRecord) -> dict[ToolCallId, KnownCall]:
-        """The calls that earlier runs made, for one that goes on with them."""
+        """The calls that earlier runs made, for a run that continues them."""
         return {
             call.id: KnownCall(name=call.name, arguments=call.arguments, approval_id=self._approval_of(call.id))
             for each in self.stored
@@ -153,15 +156,15 @@ class Conversation:
             yield message_item(message_id(step), reply.text, "incomplete" if reply.interrupted else "completed")
 
     def _runs_here(self, call: ToolCall, run: RunRecord) -> bool:
-        """Whether a call was carried out in the run that made it, as far as that is known: who was asked about it
-        first sees that instead."""
+        """Whether a call was carried out in the run that made it, as far as that is known. If the client was asked
+        about the call first, it sees the question instead."""
         if call.name == FINISH_TOOL or self.is_at_client(call.name):
             return False
         asked = any(row.tool_call_id == call.id and row.session_id == self.session_id for row in self._rows_of(run))
         return not asked
 
     def _taken_up(self, run: RunRecord) -> Iterator[Item]:
-        """Calls that an earlier run left open, and this one carried out."""
+        """Calls that an earlier run left open and that this one carried out."""
         for each in self.stored:
             reply = each.message
             if not isinstance(reply, AssistantMessage) or _is_of(reply, run):
@@ -207,7 +210,7 @@ class Conversation:
         return function_call_item(row.tool_call_id, row.tool_name, row.input)
 
     def _rows_of(self, run: RunRecord) -> list[PendingCall]:
-        """What somebody was asked in a run, by the session itself or by one below it."""
+        """What was asked in a run, by the session itself or by a session below it."""
         return [row for row in self.rows if self._asking_run(row) == run.run_id]
 
     def _asking_run(self, row: PendingCall) -> RunId | None:
@@ -222,7 +225,7 @@ class Conversation:
 
     @cached_property
     def _results(self) -> dict[ToolCallId, tuple[int, ToolMessage]]:
-        """Results by their calls, and when each was known."""
+        """Results by their calls, and when each became known."""
         known = {
             each.message.tool_call_id: (each.created_at, each.message)
             for each in self.stored
@@ -234,7 +237,7 @@ class Conversation:
     # -- what went in
 
     def input(self, run_id: RunId) -> list[Item]:
-        """What a response was given: answers to calls, and then messages."""
+        """The input of a response: answers to calls, and then messages."""
         turn = self.waiting_turn(run_id)
         if turn is not None:
             return [input_message_item(_said_id(place, each), each) for place, each in enumerate(turn.messages)]
@@ -256,7 +259,7 @@ class Conversation:
         ]
 
     def note(self, run: RunRecord | None) -> dict[str, Any]:
-        """What the sender of a response's message noted about it; that of the turn, where it only answers calls."""
+        """The notes that came with a response's message; if the response only answers calls, the notes of the turn."""
         while run is not None:
             said = self._said_in(run)
             if said:
@@ -265,7 +268,7 @@ class Conversation:
         return {}
 
     def _run_at(self, at: int) -> RunRecord | None:
-        """The run that was the session's current one at a time; None before the first, as in the past of a branch."""
+        """The run that was current in the session at a time; None before the first run, as in the past of a branch."""
         place = bisect_right(self._started, at)
         return self.runs[place - 1] if place else None
 
@@ -274,31 +277,116 @@ class Conversation:
         return [run.started_at for run in self.runs]
 
 
-async def read_conversation(executor: AgentExecutor, session: SessionState | SessionSummary) -> Conversation:
-    """The session as responses. How its runs stand is read first: what they said by then is there."""
+async def read_conversation(
+    executor: AgentExecutor,
+    session: SessionState | SessionSummary,
+    run_id: RunId | None = None,
+    *,
+    all_rows: bool = False,
+) -> Conversation:
+    """The session as far back as this response, or the latest one, needs; with `all_rows`, everything ever asked.
+
+    The states of the runs are read first, so that everything they had said by then is found.
+    """
     sessions, session_id = executor.sessions, session.session_id
     queued = await sessions.queued(session_id)
-    runs = await whole_list(lambda offset: sessions.runs(session_id, offset=offset, limit=MAX_LIMIT))
+    runs = Backwards(partial(sessions.runs, session_id))
+    messages = Backwards(partial(sessions.messages, session_id))
     where = PendingFilter(root_session_id=session_id, states=ALL_STATES)
-    rows = await whole_list(lambda offset: executor.list_pending(where, offset=offset, limit=MAX_LIMIT))
-    stored = await whole_list(lambda offset: sessions.messages(session_id, offset=offset, limit=MAX_LIMIT))
-    waits = bool(runs) and runs[0].status in SUSPENDED
+    rows = Backwards(partial(executor.list_pending, where))
+    is_queued = any(turn.run_id == run_id for turn in queued)
+    named = await runs.until(lambda each: is_queued or run_id in (None, each.run_id))
+    stored: list[StoredMessage] = []
+    asked: list[PendingCall] = []
+    if named is not None:
+        first = await _first_of_the_step(runs, named)
+        is_older = _asked_before(runs, first)
+        asked = await rows.newer_than(lambda row: not all_rows and is_older(row))
+        stored = await _said_since(messages, runs, first)
+    if not rows.is_whole:
+        still = msgspec.structs.replace(where, states=("waiting",))
+        waiting = await whole_list(lambda offset: executor.list_pending(still, offset=offset, limit=MAX_LIMIT))
+        asked = [*asked, *(row for row in waiting if row not in asked)]
+    waits = bool(runs.items) and runs.items[0].status in SUSPENDED
     agent = executor.agents.find(session.agent_type)
     tools = () if agent is None else agent.all_tools
     return Conversation(
         session=session,
-        runs=tuple(reversed(runs)),
+        runs=tuple(reversed(runs.items)),
+        total_runs=runs.total or 0,
         queued=queued,
         stored=tuple(reversed(stored)),
-        held=(await sessions.snapshot(session_id)).held if waits else (),
-        rows=tuple(sorted(rows, key=lambda row: (row.created_at, row.tool_call_id))),
+        held=await sessions.held(session_id) if waits else (),
+        rows=tuple(sorted(asked, key=lambda row: (row.created_at, row.tool_call_id))),
         client_tools=frozenset(tool.name for tool in tools if tool.kind in AT_THE_CLIENT),
     )
 
 
+async def _before(runs: Backwards[RunRecord], run: RunRecord) -> RunRecord | None:
+    if run.previous_run_id is None:
+        return None
+    return await runs.until(lambda each: each.run_id == run.previous_run_id)
+
+
+async def _first_of_the_step(runs: Backwards[RunRecord], run: RunRecord) -> RunRecord:
+    """The run that made the calls which this one, and perhaps others before it, continued."""
+    while (before := await _before(runs, run)) is not None and before.status in SUSPENDED:
+        run = before
+    return run
+
+
+def _known(runs: Backwards[RunRecord], first: RunRecord) -> frozenset[RunId]:
+    """The runs from this one on."""
+    return frozenset(run.run_id for run in runs.items[: runs.items.index(first) + 1])
+
+
+async def _said_since(
+    messages: Backwards[StoredMessage], runs: Backwards[RunRecord], first: RunRecord
+) -> list[StoredMessage]:
+    """The messages of a run and of everything that followed it, back to the last user message before them, which holds
+    the notes about the response."""
+    while True:
+        found = await messages.newer_than(partial(_is_reply_of_others, _known(runs, first)))
+        has_user = any(isinstance(each.message, UserMessage) and not each.message.hidden for each in found)
+        before = None if has_user else await _before(runs, first)
+        if before is None:
+            return found
+        first = before
+
+
+def _is_reply_of_others(known: frozenset[RunId], each: StoredMessage) -> bool:
+    """Whether a run other than these said it. Replies name their runs, so no two clocks are compared."""
+    return isinstance(each.message, AssistantMessage) and _run_of(each.message) not in known
+
+
+def _asked_before(runs: Backwards[RunRecord], first: RunRecord) -> Callable[[PendingCall], bool]:
+    """Whether a call was asked before a run started; for a session below, only the time can tell."""
+    known = _known(runs, first)
+
+    def is_older(row: PendingCall) -> bool:
+        return row.run_id not in known if row.session_id == first.session_id else row.created_at < first.started_at
+
+    return is_older
+
+
+async def run_said_with(executor: AgentExecutor, conversation: Conversation, key: str) -> RunId | None:
+    """The run that a message with this id started, or will start, however long ago it was sent."""
+    waiting = conversation.waits_with(key)
+    if waiting is not None:
+        return waiting
+    sessions, session_id = executor.sessions, conversation.session_id
+    messages = Backwards(partial(sessions.messages, session_id))
+    said = await messages.until(lambda each: isinstance(each.message, UserMessage) and each.message.id == key)
+    if said is None:
+        return None
+    runs = Backwards(partial(sessions.runs, session_id))
+    run = await runs.until(lambda each: each.started_at <= said.created_at)
+    return None if run is None else run.run_id
+
+
 def status_of(run: RunRecord | None) -> str:
-    """How a response stands; one without a run waits for its turn. A run that waits for somebody has said all it can:
-    what follows the answer is another response."""
+    """The status of a response; a response without a run waits for its turn. A run that waits for an answer has said
+    all it can: what follows the answer is another response."""
     if run is None:
         return "queued"
     if run.status == "running":
@@ -313,7 +401,7 @@ def status_of(run: RunRecord | None) -> str:
 async def response_of(
     executor: AgentExecutor, conversation: Conversation, run_id: RunId, *, begins: bool = False
 ) -> dict[str, Any]:
-    """A response as it stands; as it was at its beginning, if that is what is to be told."""
+    """A response in its current state, or as it was at its start if that is wanted."""
     run, turn = conversation.run(run_id), conversation.waiting_turn(run_id)
     note = _note(turn.messages[-1]) if turn is not None else conversation.note(run)
     ended = None if begins or run is None or run.status == "running" else run
@@ -352,8 +440,8 @@ async def response_of(
 
 
 async def _usage(executor: AgentExecutor, session_id: SessionId, run: RunRecord) -> dict[str, Any]:
-    """What a run used, and in its time all that worked for it: of two runs that meet in one millisecond each has its
-    own."""
+    """What a run used, together with everything that worked for it in that time. Its own usage is found by its id,
+    which tells two runs apart that meet in one millisecond."""
     tokens = await _tokens(executor, UsageFilter(run_id=run.run_id))
     if await executor.sessions.delegations(session_id):
         times: dict[str, Any] = {"recorded_from": run.started_at, "recorded_to": run.ended_at}

@@ -1,1 +1,1 @@
-"""Inheritable pytest classes, one per port: a backend that passes them keeps every promise the engine relies on."""
+"""Inheritable pytest classes, one per port: a backend that passes them keeps every guarantee the engine relies on."""

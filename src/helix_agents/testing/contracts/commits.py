@@ -1,4 +1,4 @@
-"""The contract of the step commit: everything of a step together, once, and only by the run that is current."""
+"""The contract of the step commit: everything in a step together, once, and only by the current run."""
 
 import pytest
 from msgspec.structs import replace
@@ -115,7 +115,7 @@ class CommitsContract(StoreContract):
         before = await observe(store, SESSION)
         assert await send() == first
         assert await observe(store, SESSION) == before
-        # What others do meanwhile does not change what was answered.
+        # What others do meanwhile does not change the result.
         await store.submit_answer(answer("call-1"))
         await store.append_messages(SESSION, [said("later")])
         await store.update_status(SESSION, "paused")
@@ -177,7 +177,7 @@ class CommitsContract(StoreContract):
         await start(store)
         await commit(store, messages=[said("a")])
         attempt = (await store.claim_run(SESSION, FENCE, "worker-2")).fence
-        # The same step of another attempt is another commit: what the first attempt was told does not matter.
+        # The same step of another attempt is another commit: the result of the first attempt does not matter.
         await commit(store, 2, fence=attempt, messages=[said("b")])
         assert await store.get_message_count(SESSION) == 2
         with pytest.raises(SupersededError):

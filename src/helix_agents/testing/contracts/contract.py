@@ -1,4 +1,4 @@
-"""What all contracts share: their requirements, the backend they are held against, and when a proof applies."""
+"""What all contracts share: their requirements, the backend they test, and when a proof applies."""
 
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ from helix_agents.testing.requirements.registry import Requirements, tests_of
 class Contract:
     """Inherit a port's contract in a class named `Test…` and give it the fixtures it asks for.
 
-    `backend` is the name of its column in the support matrix. A backend whose data lives in one process says
+    `backend` is the name of its column in the support matrix. For a backend whose data lives in one process, set
     `several_processes = False`; the proofs that start processes are then not collected, and the matrix says so.
     """
 
@@ -23,17 +23,17 @@ class Contract:
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """Async tests run on asyncio, the only loop there is a promise for."""
+        """Async tests run on asyncio, the only event loop that is supported."""
         return "asyncio"
 
     @pytest.fixture
     def clock(self) -> ManualClock:
-        """The clock of every handle a test opens."""
+        """The clock of every handle that a test opens."""
         return ManualClock()
 
     @pytest.fixture
     def store_url(self) -> str:
-        """Yours to give: a URL that opens, in another process, the data that is opened here."""
+        """For you to implement: a URL that opens, in another process, the data that is opened here."""
         raise NotImplementedError("a concrete class gives the fixture store_url, or says several_processes = False")
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The contract of crash safety: a connection that is lost at any statement leaves a write done or not begun."""
+"""The contract of crash safety: a connection that is lost at any statement leaves a write done or not started."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ from helix_agents.testing.scenes import (
 from helix_agents.testing.seams import ConnectionLostError, DyingSeam, HoldingSeam, StumblingSeam
 
 MOST_STATEMENTS = 200
-"""No write of any backend may need more than this."""
+"""No write of any backend may need more statements than this."""
 
 LOST = (ConnectionLostError, StoreUnavailableError)
 
@@ -46,7 +46,7 @@ class CrashCase:
 
 
 async def arrange(store: SessionStateStore, tag: str) -> None:
-    """A running session `tag` with something of everything, and a running child of it."""
+    """A running session `tag` with rows of every kind, and a running child."""
     root, child = CreateSession(custom_state={"list": [0]}), CreateSession(parent_session_id=tag, root_session_id=tag)
     await store.start_run(
         StartRun(session_id=tag, run_id=f"{tag}-run", create=root, append_messages=(said("hi"), asked("c-1")))
@@ -141,9 +141,9 @@ async def _whole_or_not_there(
     case: CrashCase,
     disturb: Callable[[str, int], Awaitable[tuple[SessionStateStore, bool]]],
 ) -> None:
-    """Disturb the write at each of its statements until it comes through: what is seen is nothing of it, or the whole.
+    """Disturb the write at each of its statements until it succeeds: either nothing of it is visible, or all of it.
 
-    `disturb` answers with a store to go on with, and whether the write had ended before its turn came.
+    `disturb` returns a store to continue with, and whether the write had ended before its turn came.
     """
     torn: list[Any] = []
     for statement in range(1, MOST_STATEMENTS):
@@ -220,7 +220,7 @@ class CrashesContract(StoreContract):
 
 
 async def _cut_off(handles: StoreHandles, case: CrashCase, tag: str, statement: int) -> bool:
-    """Lose the connection at a statement of the write; True when the write needs fewer."""
+    """Lose the connection at a statement of the write; True if the write needs fewer."""
     seam = DyingSeam()
     dying = await handles.open(seam=seam)
     seam.arm(after=statement)
@@ -236,7 +236,7 @@ async def _cut_off(handles: StoreHandles, case: CrashCase, tag: str, statement: 
 
 
 async def _cancelled(store: SessionStateStore, seam: HoldingSeam, case: CrashCase, tag: str, statement: int) -> bool:
-    """Cancel the write while a statement of it is held; True when the write needs fewer."""
+    """Cancel the write while a statement of it is held; True if the write needs fewer."""
     seam.arm(after=statement)
     writing = asyncio.ensure_future(case.act(store, tag))
     held = asyncio.create_task(seam.wait_until_held())
@@ -251,7 +251,7 @@ async def _cancelled(store: SessionStateStore, seam: HoldingSeam, case: CrashCas
 
 
 async def _seen(store: SessionStateStore, tag: str) -> Any:
-    """Everything visible of the sessions named after a tag, without the tag."""
+    """Everything visible about the sessions named after a tag, without the tag."""
     seen = {
         "sessions": await observe(store, tag, f"{tag}-child", f"{tag}-new"),
         "runs": [await store.get_run(f"{tag}-run"), await store.get_run(f"{tag}-child-run")],

@@ -42,7 +42,8 @@ PATIENCE = 30.0
 class EntryStoreContract(
     EntryMovesContract, EntrySessionsContract, EntryCrashesContract, EntryModelContract, EntryProcessesContract
 ):
-    """Everything a store of entries has to keep: inherit it and give the fixtures `open_parts` and `store_url`."""
+    """Everything a store of entries has to guarantee: inherit it and provide the fixtures `open_parts` and
+    `store_url`."""
 
     @proves("entries.versions-count-on", "entries.deleted-is-gone")
     async def test_a_version_never_comes_to_mean_another_value(self, store: EntryStore) -> None:

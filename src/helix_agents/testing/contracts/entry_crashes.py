@@ -151,7 +151,7 @@ class EntryCrashesContract(EntriesContract):
 
 
 async def _seen(store: EntryStore, scope: str) -> Any:
-    """Everything visible of a scope, without its name."""
+    """Everything visible about a scope, without its name."""
     told = await store.list_events(0, scope=scope)
     usage = await store.usage(scope)
     assert tuple(await recount(store, scope)) == (usage.keys, usage.bytes)

@@ -1,4 +1,4 @@
-"""How a contract gets at the entries it tests, beside the sessions they belong to."""
+"""How a contract accesses the entries it tests, beside the sessions they belong to."""
 
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ def entries_of(backend: Backend) -> EntryStore:
 
 
 class EntriesContract(PartsContract):
-    """The fixtures that every part of the contract stands on."""
+    """The fixtures on which every part of the contract is built."""
 
     port: ClassVar[str] = "entry store"
     requirements = ENTRIES

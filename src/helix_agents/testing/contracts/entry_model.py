@@ -1,4 +1,4 @@
-"""The contract of any history of writes: a store and a plain dictionary are asked the same and must say the same."""
+"""The contract of any history of writes: a store and a plain dictionary get the same requests and must agree."""
 
 import itertools
 from typing import Any
@@ -34,7 +34,7 @@ acts = st.lists(
 
 
 class Model:
-    """What a scope is, in the plainest words."""
+    """What a scope is, as a plain model."""
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {}
@@ -49,7 +49,7 @@ class Model:
         return self.versions[key][0][0] if key in self.versions else 0
 
     def apply(self, kind: str, key: str, value: str, expected: int | None) -> type[CapabilityError] | None:
-        """What has to be refused, or None when it was done."""
+        """What has to be refused, or None if it was done."""
         if expected is not None and expected != self.current(key):
             return VersionConflict
         if kind == "remove":

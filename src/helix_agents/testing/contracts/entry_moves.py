@@ -1,4 +1,4 @@
-"""The contract of moving entries: dumped at one revision, and restored into the place they came from or another."""
+"""The contract of moving entries: dumped at one revision, and restored to where they came from or elsewhere."""
 
 import pytest
 
@@ -19,7 +19,7 @@ async def dumped(store: EntryStore, *scopes: str) -> tuple[int, list[Entry]]:
 
 
 async def restored(store: EntryStore, rows: list[Entry], *scopes: str) -> int:
-    """Restore rows; answers the new revision."""
+    """Restore rows; returns the new revision."""
     await store.stage_restore("r-1", rows)
     request = RestoreEntries(restore_id="r-1", scopes=scopes, owner="operator", keep_versions=KEPT)
     return (await store.restore(request)).revision

@@ -1,4 +1,4 @@
-"""The contract of entries that several processes use at once, some of which are killed."""
+"""The contract of entries that several processes use at the same time, some of which are killed."""
 
 import asyncio
 from collections.abc import Iterator

@@ -29,7 +29,7 @@ def kept(key: str, value: str) -> Put:
 
 
 async def step(backend: Backend, number: int, *changes: Change, run: str = "run-1", ends: bool = False) -> str:
-    """Commit a step with changes; answers its checkpoint."""
+    """Commit a step with changes; returns its checkpoint."""
     committed = await backend.state.save_state_and_promote_staging(
         SESSION,
         record(SESSION, step_count=number),

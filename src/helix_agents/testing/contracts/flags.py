@@ -14,7 +14,7 @@ from helix_agents.testing.scenes import SESSION, start
 from helix_agents.testing.seams import CountingSeam
 
 SOON = 10.0
-"""Seconds a waiter is given that is expected to be woken at once."""
+"""How many seconds a waiter gets that should be woken at once."""
 
 
 class FlagsContract(StoreContract):
@@ -68,6 +68,15 @@ class FlagsContract(StoreContract):
         assert await store.check_interrupt_flag(SESSION) is None
         assert await store.set_interrupt_flag(SESSION, "again") == InterruptSet(run_id="r-2")
 
+    @proves("flags.never-hit-the-next-run")
+    async def test_a_stop_that_is_meant_for_one_run_leaves_every_other_alone(self, store: SessionStateStore) -> None:
+        await start(store)
+        await start(store, run_id="r-2")
+        assert await store.set_interrupt_flag(SESSION, "late", run_id="r-1") == NothingRunning()
+        assert await store.find_interrupt_flag(SESSION) is None
+        assert await store.set_interrupt_flag(SESSION, "stop", run_id="r-2") == InterruptSet(run_id="r-2")
+        assert await store.find_interrupt_flag(SESSION) is not None
+
     @proves("flags.abort-outranks-interrupt")
     async def test_an_abort_outranks_an_interrupt(self, store: SessionStateStore) -> None:
         await start(store)
@@ -111,7 +120,7 @@ class FlagsContract(StoreContract):
         one, two = await handles.open(), await handles.open()
         await start(one)
         waiter = asyncio.create_task(one.wait_for_interrupt(SESSION, SOON))
-        # Long enough to be waiting; a waiter that is not yet finds the flag at its first look.
+        # Long enough to be waiting; a waiter that is not waiting yet finds the flag at its first look.
         await asyncio.sleep(0.02)
         await two.set_interrupt_flag(SESSION, "stop")
         flag = await asyncio.wait_for(waiter, SOON)

@@ -1,4 +1,4 @@
-"""How a contract gets at what it tests: one more handle each time, all onto the same data, all closed in the end."""
+"""How a contract accesses what it tests: one more handle each time, all onto the same data, all closed at the end."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
@@ -7,7 +7,7 @@ from helix_agents.testing.clock import ManualClock
 
 
 class Closable(Protocol):
-    """Whatever is opened is closed in the end."""
+    """Whatever is opened is closed at the end."""
 
     async def close(self) -> None: ...
 
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Closable)
 
 
 async def opened(opening: T | Awaitable[T]) -> T:
-    """What an opener gave, whether it is async or not."""
+    """What an opener returned, whether it is async or not."""
     return await opening if isinstance(opening, Awaitable) else opening
 
 

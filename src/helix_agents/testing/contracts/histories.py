@@ -1,4 +1,4 @@
-"""The contract of equality with the reference: any history of operations gives the same answers."""
+"""The contract of equality with the reference: any history of operations gives the same results."""
 
 import itertools
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ class HistoriesContract(StoreContract):
     """Random histories, compared step by step."""
 
     most_histories: ClassVar[int | None] = None
-    """Yours to set where each operation is slow: how many histories are enough for one run of the tests."""
+    """For you to set if each operation is slow: how many histories are enough for one run of the tests."""
 
     @proves("store.like-the-reference")
     def test_any_history_looks_as_on_the_reference(self, open_store: OpenStore) -> None:
@@ -22,7 +22,7 @@ class HistoriesContract(StoreContract):
 
         class Machine(StoreMachine):
             def open_tested(self, **options: Any) -> Any:
-                # A namespace of its own makes every history start with nothing, on one set of data.
+                # Its own namespace makes every history start empty, on one set of data.
                 return open_store(namespace=f"history-{next(examples)}", **options)
 
         run_state_machine_as_test(Machine, settings=machine_settings(self.most_histories))

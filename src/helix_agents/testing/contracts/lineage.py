@@ -1,4 +1,4 @@
-"""The contract of history: stored once, shared with branches, and never changed under anybody's feet."""
+"""The contract of history: stored once, shared with branches, and never changed for any of its readers."""
 
 from typing import Any
 
@@ -611,7 +611,7 @@ async def _texts(store: SessionStateStore, session_id: str) -> list[str]:
 
 
 async def _three_steps(store: SessionStateStore, session_id: str = SESSION) -> list[str]:
-    """A session with three messages `m1` to `m3` and a list `[1, 2, 3]`; answers its checkpoints."""
+    """A session with three messages `m1` to `m3` and a list `[1, 2, 3]`; returns its checkpoints."""
     run = (await start(store, session_id, f"{session_id}-run", create=CreateSession(agent_type="w", user_id="u"))).run
     return [
         (
@@ -638,13 +638,13 @@ async def _tool_messages(store: SessionStateStore, session_id: str) -> list[Tool
 
 
 async def _results(store: SessionStateStore, session_id: str) -> dict[str, JSON]:
-    """What the transcript says of each call; None where it was not executed."""
+    """What the transcript says about each call; None if it was not executed."""
     results = await _tool_messages(store, session_id)
     return {each.tool_call_id: None if each.code == NOT_EXECUTED else each.content for each in results}
 
 
 async def _codes(store: SessionStateStore, session_id: str) -> dict[str, str | None]:
-    """What the transcript says became of each call."""
+    """The outcome of each call according to the transcript."""
     return {each.tool_call_id: each.code for each in await _tool_messages(store, session_id)}
 
 

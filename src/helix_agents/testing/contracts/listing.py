@@ -1,4 +1,4 @@
-"""The contract of listings: which sessions a filter finds, in which order, and how every listing pages."""
+"""The contract of listings: which sessions a filter finds, in which order, and how every listing is paged."""
 
 import hashlib
 from typing import Any
@@ -110,7 +110,7 @@ class ListingContract(StoreContract):
 
     @proves("listing.filters")
     async def test_tags_and_metadata_may_be_as_long_as_a_document(self, store: SessionStateStore) -> None:
-        """Noise, such as a picture or a key in Base64 is: nothing can make it shorter."""
+        """Random text, like a picture or a key in Base64: it cannot be compressed."""
         noise = "".join(hashlib.sha256(str(n).encode()).hexdigest() for n in range(400))
         await store.create_session("one", CreateSession(tags=(noise,), metadata={"k": noise, MARKS[0]: noise}))
         await store.create_session("two")
@@ -207,7 +207,7 @@ class ListingContract(StoreContract):
 
 
 async def _fill(store: SessionStateStore, clock: ManualClock, count: int) -> None:
-    """As many sessions, messages, runs, checkpoints and pending calls, each a little later than the one before."""
+    """This many sessions, messages, runs, checkpoints and pending calls, each a little later than the one before."""
     for number in range(1, count + 1):
         clock.advance(5)
         if number > 1:

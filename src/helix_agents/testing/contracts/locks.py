@@ -33,14 +33,14 @@ class OpenLocks(Protocol):
 
 
 class LockManagerContract(Contract):
-    """Everything a lock manager has to keep: inherit it and give the fixtures `open_locks` and `store_url`."""
+    """Everything a lock manager has to guarantee: inherit it and provide the fixtures `open_locks` and `store_url`."""
 
     port: ClassVar[str] = "lock manager"
     requirements = LOCKS
 
     @pytest.fixture
     def open_locks(self) -> OpenLocks:
-        """Yours to give: see `OpenLocks`."""
+        """For you to implement: see `OpenLocks`."""
         raise NotImplementedError("a concrete class gives the fixture open_locks")
 
     @pytest.fixture
@@ -150,7 +150,7 @@ class LockManagerContract(Contract):
         one, two = await handles.open(), await handles.open()
         lock = await one.acquire("door", ttl_ms=60_000)
         waiter = asyncio.ensure_future(two.acquire("door", ttl_ms=1_000, owner="bob", timeout=PATIENCE))
-        # Long enough to be waiting; a waiter that is not yet finds the lock free at its first try.
+        # Long enough to be waiting; a waiter that is not waiting yet finds the lock free at its first try.
         await asyncio.sleep(0.02)
         await one.release(lock)
         assert (await asyncio.wait_for(waiter, PATIENCE)).owner == "bob"

@@ -1,4 +1,4 @@
-"""The contract of memories: kept once, found by words and by meaning, seen by nobody else, and gone when deleted."""
+"""The contract of memories: kept once, found by words and meaning, seen by no other entity, gone when deleted."""
 
 import asyncio
 from array import array
@@ -68,7 +68,7 @@ async def embed(
 
 
 async def by_words(store: MemoryStore, question: str, entity: str = ANN, **options: Any) -> list[str]:
-    """The ids of what is found by the words of a question."""
+    """The ids of what is found by the words of a query."""
     return [each.id for each in await store.search_words(entity, words_of(question), **options)]
 
 
@@ -80,7 +80,7 @@ async def by_meaning(
 
 
 class MemoryStoreContract(PartsContract):
-    """Everything a store of memories has to keep: inherit it and give the fixture `open_parts`."""
+    """Everything a store of memories has to guarantee: inherit it and provide the fixture `open_parts`."""
 
     port: ClassVar[str] = "memory store"
     requirements = MEMORIES
@@ -142,7 +142,7 @@ class MemoryStoreContract(PartsContract):
         await save(store, "m-1", "Has a cat")
         await store.update_memory(UpdateMemory(entity=ANN, id="m-1", text="Has a dog"))
         assert (await save(store, "m-2", "Has a cat")).outcome == "created"
-        # Both may come to say the same: nobody's change is refused for it.
+        # Both may end up with the same text: no change is refused because of that.
         await store.update_memory(UpdateMemory(entity=ANN, id="m-2", text="Has a dog"))
         assert sorted(await by_words(store, "dog")) == ["m-1", "m-2"]
         assert await store.delete_memories(ANN) == 2
@@ -222,7 +222,7 @@ class MemoryStoreContract(PartsContract):
             await two.update_memory(replace(change, text="Has a bird"))
         assert (refused.value.expected, refused.value.found) == (1, 2)
         assert await two.find_memory(ANN, "m-1") == changed
-        # Nothing new is no change.
+        # A change to the same values is no change.
         assert await two.update_memory(UpdateMemory(entity=ANN, id="m-1", text="Has a dog")) == changed
 
     @proves("memories.words")
@@ -266,7 +266,7 @@ class MemoryStoreContract(PartsContract):
         assert near[0].memory.embedding_status == "complete"
         assert await by_meaning(store, 1.0, 0.0, sources=["crm"]) == ["m-2"]
         assert await by_meaning(store, 1.0, 0.0, by="large") == []
-        # What has another length can be compared with nothing here.
+        # A vector of another length can be compared with nothing here.
         assert await by_meaning(store, 1.0, 0.0, 0.0) == []
         assert len(await store.search_meaning(ANN, unit_vector((0.0, 0.0)), "small")) == 5
 
@@ -284,11 +284,11 @@ class MemoryStoreContract(PartsContract):
         assert await embed(store, "m-1", 0.0, 1.0, by="large")
         assert await by_meaning(store, 0.0, 1.0) == []
         assert await by_meaning(store, 0.0, 1.0, by="large") == ["m-1"]
-        # Of one that was deleted and saved again, it is the first version of another text.
+        # After deleting and saving again, it is the first version of another text.
         await store.delete_memories(ANN)
         await save(store, "m-1", "Has a bird")
         assert not await embed(store, "m-1", 0.0, 1.0, text="Has a dog")
-        # A text that is the same again is the same, whatever else has changed.
+        # If a text is the same again, its embedding counts, whatever else has changed.
         await store.update_memory(UpdateMemory(entity=ANN, id="m-1", metadata={"sure": True}))
         assert await embed(store, "m-1", 0.0, 1.0, text="Has a bird")
 
@@ -327,7 +327,7 @@ class MemoryStoreContract(PartsContract):
         assert await by_words(store, "fact") == await by_meaning(store, 1.0) == []
         assert await store.find_memory(ANN, "m-3") is None
         assert (await store.list_entities()).items == (MemoryEntity(entity=BOB, source="chat", memories=1),)
-        # A new one in its place is not found by what the old one meant.
+        # A new memory in its place is not found by what the old one meant.
         await save(store, "m-1", "Fact again")
         assert await by_meaning(store, 1.0) == []
 

@@ -1,4 +1,4 @@
-"""How a contract gets at the parts of a whole backend."""
+"""How a contract accesses the parts of a whole backend."""
 
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ class PartsContract(Contract):
 
     @pytest.fixture
     def open_parts(self) -> OpenParts:
-        """Yours to give: see `OpenParts`."""
+        """For you to implement: see `OpenParts`."""
         raise NotImplementedError("a concrete class gives the fixture open_parts")
 
     @pytest.fixture

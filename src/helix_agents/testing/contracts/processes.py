@@ -18,7 +18,7 @@ from helix_agents.testing.workers import Outcome, Processes
 
 PROCESSES = 8
 AT_ONCE = 10
-"""Children of a kill proof that commit, and die, side by side."""
+"""How many children of a kill proof commit, and die, at the same time."""
 
 
 def processes_for(store_url: str, *modules: str) -> Processes:
@@ -34,7 +34,7 @@ def job(name: str) -> str:
 
 
 def answers_of(outcomes: Sequence[Outcome]) -> list[Any]:
-    """What the children answered; none may have failed or died."""
+    """What the children returned; none may have failed or died."""
     for outcome in outcomes:
         assert outcome.error is None, outcome.error
         assert outcome.signal is None, f"a child died of signal {outcome.signal}"
@@ -46,7 +46,7 @@ class WithProcesses(StoreContract):
 
     @pytest.fixture
     def check_data(self) -> Callable[[], Awaitable[None]]:
-        """Yours to override: what the technology itself says of the health of its data."""
+        """For you to override: what the technology itself says about the health of its data."""
 
         async def nothing_to_ask() -> None:
             pass
@@ -145,11 +145,11 @@ class KillsContract(WithProcesses):
 
 
 async def _is_at_a_boundary(store: SessionStateStore, session_id: str, *, answered: int) -> None:
-    """Everything in the session tells of the same step, which is the last one answered or the one after it."""
+    """Everything in the session belongs to the same step, which is the last acknowledged one or the one after it."""
     steps = await _steps_told(store, session_id)
     assert steps in (answered, answered + 1)
     if steps:
-        # Its answer may have been lost with the process: sent again, it is recognised.
+        # Its reply may have been lost with the process: if sent again, it is recognised.
         await jobs.commit_step(store, session_id, steps)
         assert await _steps_told(store, session_id) == steps
     await jobs.commit_step(store, session_id, steps + 1)

@@ -1,4 +1,4 @@
-"""The contract of queues: a turn that waits begins once, in its place, or not at all."""
+"""The contract of queues: a turn that waits starts once, in its place, or not at all."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ async def _over(store: SessionStateStore, run_id: str) -> None:
 
 
 class QueuesContract(StoreContract):
-    """Turns that wait: put in, begun in order, taken out."""
+    """Turns that wait: queued, started in order, removed."""
 
     @proves("queues.in-order", "queues.same-again", "records.round-trip")
     async def test_turns_wait_in_the_order_in_which_they_came(
@@ -97,7 +97,7 @@ class QueuesContract(StoreContract):
         await start(store)
         for number in range(MOST_QUEUED):
             await store.queue_turn(queued(f"r-{number}-q"))
-        with pytest.raises(QueueFullError, match="100 turns wait"):
+        with pytest.raises(QueueFullError, match="100 turns are waiting"):
             await store.queue_turn(queued("r-more"))
         assert await store.queue_turn(queued("r-0-q"))
         assert len(await store.list_queued(SESSION)) == MOST_QUEUED

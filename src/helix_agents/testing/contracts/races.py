@@ -30,7 +30,7 @@ from helix_agents.testing.seams import HoldingSeam
 MOST_STATEMENTS = 200
 
 BLOCKED_AFTER = 0.02
-"""Seconds after which a side that has not ended counts as blocked by the held one. It decides nothing but the pace."""
+"""Seconds after which a side that has not ended counts as blocked by the held one. It affects only the pace."""
 
 PATIENCE = 20.0
 
@@ -39,14 +39,14 @@ Side: TypeAlias = Callable[[SessionStateStore, str], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Race:
-    """How one race ended: the session it was about, and the answers, or refusals, of both sides."""
+    """How one race ended: the session it was about, and the results, or refusals, of both sides."""
 
     session: str
     held: Any
     other: Any
 
     def only(self, *kind: type[Any]) -> Any:
-        """The one answer of this kind."""
+        """The only result of this kind."""
         (found,) = [each for each in (self.held, self.other) if isinstance(each, kind)]
         return found
 
@@ -54,7 +54,7 @@ class Race:
 async def races(
     handles: StoreHandles, held: Side, other: Side, arrange: Side | None = None
 ) -> AsyncIterator[tuple[SessionStateStore, Race]]:
-    """Run the race once per statement of the held side, each on a session of its own, until it needs no more."""
+    """Run the race once per statement of the held side, each on its own session, until it needs no more."""
     watching, passing = await handles.open(), await handles.open()
     for statement in range(1, MOST_STATEMENTS):
         session = f"race-{statement}"
@@ -145,7 +145,7 @@ def _wait_for_child(store: SessionStateStore, session: str) -> Awaitable[Any]:
 
 
 async def _child_goes_on(store: SessionStateStore, session: str) -> RunRecord | None:
-    """Start the child's next run; answers what its parent is at after that."""
+    """Start the child's next run; returns its parent's state after that."""
     await store.start_run(StartRun(session_id=_child(session), run_id=f"{session}-again"))
     return await store.get_current_run(session)
 
@@ -185,7 +185,7 @@ class RacesContract(StoreContract):
         async for store, race in races(handles, _commit(1, 1), _commit(2, 1), _running):
             assert race.only(Committed).new_version == 2
             refusal = race.only(ConflictError)
-            # The loser is stale; an earlier step may also hear that a later one was made.
+            # The loser is stale; an earlier step may also learn that a later one was made.
             if not isinstance(refusal, SupersededError):
                 assert isinstance(refusal, StaleStateError)
                 assert (refusal.expected, refusal.found) == (1, 2)

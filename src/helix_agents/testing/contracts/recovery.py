@@ -84,5 +84,5 @@ class RecoveryContract(StoreContract):
 
 
 async def _orphans(store: SessionStateStore, limit: int = 100) -> list[str]:
-    """The ids of the runs nobody drives."""
+    """The ids of the runs that no process drives."""
     return [run.run_id for run in await store.list_orphans(limit=limit)]

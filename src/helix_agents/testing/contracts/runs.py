@@ -399,7 +399,7 @@ class RunsContract(StoreContract):
 
 
 async def _run(store: SessionStateStore, run_id: str = RUN) -> RunRecord:
-    """A run that is there."""
+    """A run that exists."""
     found = await store.get_run(run_id)
     assert found is not None
     return found

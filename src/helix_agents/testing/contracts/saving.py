@@ -30,7 +30,17 @@ from helix_agents.domain.sessions import (
     WorkspaceRef,
 )
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
-from helix_agents.domain.writes import Append, Delete, MergeWarning, Replace, StepWrites
+from helix_agents.domain.writes import (
+    Add,
+    Append,
+    Delete,
+    Include,
+    MergeWarning,
+    Replace,
+    StepWrites,
+    Update,
+    WriteOp,
+)
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.observation import observe
@@ -282,6 +292,49 @@ class SavingContract(StoreContract):
         assert found.custom_state == {"list": [1, 2, [3]], "fresh": [{"a": None}], "old": None, "back": [1]}
         assert (merged.new_version, merged.warnings) == (2, ())
 
+    @proves("writes.changes-meet-what-is-there")
+    async def test_changes_are_made_in_what_is_there(self, store: SessionStateStore) -> None:
+        there = {"sum": 10, "object": {"a": 1, "b": 2}, "items": ["x", "y"], "text": "t", "exact": 0.1, "huge": 1e308}
+        await start(store, create=CreateSession(custom_state=there))
+        changes: tuple[WriteOp, ...] = (
+            Add(key="sum", before=3, after=5),
+            Add(key="sum", after=-1),
+            Add(key="exact", before=0.1, after=0.3),
+            Add(key="huge", before=0, after=1.5e308),
+            Add(key="new sum", after=2.5),
+            Update(key="object", entries={"b": 3, "c": None}, removed=("a", "never there")),
+            Update(key="new object", entries={"a": []}),
+            Include(key="items", items=["y", {"z": 1}], removed=["x", "never there"]),
+            Include(key="new items", items=[1, True, 1]),
+        )
+        before = (await store.load_state(SESSION)).version
+        await store.merge_custom_state(SESSION, StepWrites(ops=changes[:5]))
+        committed = await commit(store, writes=StepWrites(ops=changes[5:]))
+        expected: dict[str, Any] = {
+            "sum": 11,
+            "exact": 0.3,
+            "huge": 1.5e308,
+            "new sum": 2.5,
+            "object": {"b": 3, "c": None},
+            "new object": {"a": []},
+            "items": ["y", {"z": 1}],
+            "new items": [1, True],
+        }
+        assert (await store.load_state(SESSION)).custom_state == {**expected, "text": "t"}
+        assert (committed.new_version, committed.warnings) == (before + 2, ())
+        others: list[tuple[WriteOp, Any]] = [
+            (Add(key="text", after=7), 7),
+            (Update(key="text", entries={"a": 1}), {"a": 1}),
+            (Include(key="text", items=["x"]), ["x"]),
+        ]
+        for op, becomes in others:
+            await store.merge_custom_state(SESSION, StepWrites(ops=(Replace(key="text", value="t"), op)))
+            assert (await store.load_state(SESSION)).custom_state == {**expected, "text": becomes}
+        # A value that has become a list accepts an append, and one that is no longer a list refuses it.
+        await store.merge_custom_state(SESSION, append_to("text", "z"))
+        with pytest.raises(InvalidWriteError):
+            await store.merge_custom_state(SESSION, append_to("sum", 1))
+
     @proves("writes.append-needs-a-list", "versions.failed-write-changes-nothing")
     @pytest.mark.parametrize("value", ["text", 1, None, {"a": 1}], ids=repr)
     async def test_an_append_needs_a_list(self, store: SessionStateStore, value: Any) -> None:
@@ -326,6 +379,33 @@ class SavingContract(StoreContract):
             ),
         )
         assert merged.warnings == (MergeWarning(key="contested", tool_call_ids=("b", "c")),)
+
+    @proves("writes.conflicts-are-reported")
+    async def test_changes_that_go_together_are_no_conflict(self, store: SessionStateStore) -> None:
+        await store.create_session(SESSION)
+        merged = await store.merge_custom_state(
+            SESSION,
+            StepWrites(
+                ops=(
+                    Add(key="sum", after=1, tool_call_id="a"),
+                    Add(key="sum", after=2, tool_call_id="b"),
+                    Update(key="object", entries={"one": 1, "same": 0}, tool_call_id="a"),
+                    Update(key="object", entries={"other": 2, "same": 0}, removed=("third",), tool_call_id="b"),
+                    Include(key="items", items=[1, 2], tool_call_id="a"),
+                    Include(key="items", items=[2], removed=[3], tool_call_id="b"),
+                    Update(key="set twice", entries={"one": 1}, tool_call_id="a"),
+                    Update(key="set twice", entries={"one": 2}, tool_call_id="b"),
+                    Update(key="set and removed", entries={"one": 1}, tool_call_id="a"),
+                    Update(key="set and removed", removed=("one",), tool_call_id="b"),
+                    Include(key="in and out", items=[1], tool_call_id="a"),
+                    Include(key="in and out", removed=[1], tool_call_id="b"),
+                    Add(key="sum and value", after=1, tool_call_id="a"),
+                    Replace(key="sum and value", value=5, tool_call_id="b"),
+                )
+            ),
+        )
+        contested = ("set twice", "set and removed", "in and out", "sum and value")
+        assert merged.warnings == tuple(MergeWarning(key=key, tool_call_ids=("a", "b")) for key in contested)
 
     @proves("writes.concurrent-merges-arrive")
     async def test_concurrent_merges_all_arrive(self, handles: StoreHandles) -> None:

@@ -1,4 +1,4 @@
-"""The contract of sessions: made once, loaded whole, changed by commits, deleted with everything below them."""
+"""The contract of sessions: created once, loaded whole, changed by commits, deleted with everything below them."""
 
 import asyncio
 from typing import Any, cast
@@ -50,10 +50,10 @@ from helix_agents.testing.scenes import (
 )
 
 NO_IDS = cast("tuple[str, ...]", (5, b"bytes", ("a", "b")))
-"""What no type checker would let through, and no store is to be asked for."""
+"""What no type checker would accept, and no store should be asked for."""
 
 HALF_A_SIGN = "half \ud83d"
-"""Half of a pair of surrogates, as a page may send it or a file name hold it; it has no form in UTF-8."""
+"""Half of a pair of surrogates, as a page may send it or a file name contain it; it has no UTF-8 form."""
 
 AWKWARD_IDS = (
     "s-1",
@@ -364,7 +364,7 @@ class SessionsContract(StoreContract):
     async def test_sessions_that_stand_below_themselves_are_settled_and_deleted_once(
         self, store: SessionStateStore, parents: dict[str, str]
     ) -> None:
-        """A parent need not be there when a session names it, so a family may close in a circle."""
+        """A parent need not exist when a session names it, so a family may form a circle."""
         for child, parent in parents.items():
             await store.create_session(child, CreateSession(parent_session_id=parent, root_session_id="a"))
         before = (await start(store, "a")).new_version

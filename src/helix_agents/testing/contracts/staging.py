@@ -1,4 +1,4 @@
-"""The contract of staging: rows that rest between a call's result and its step's commit."""
+"""The contract of staging: rows that are held between a call's result and its step's commit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The whole contract of a state store, summed up in one class to inherit."""
+"""The whole contract of a state store, combined in one class to inherit."""
 
 from helix_agents.testing.contracts.checkpoints import CheckpointsContract
 from helix_agents.testing.contracts.commits import CommitsContract
@@ -16,6 +16,7 @@ from helix_agents.testing.contracts.races import RacesContract
 from helix_agents.testing.contracts.recovery import RecoveryContract
 from helix_agents.testing.contracts.runs import RunsContract
 from helix_agents.testing.contracts.saving import SavingContract
+from helix_agents.testing.contracts.schedules import SchedulesContract
 from helix_agents.testing.contracts.sessions import SessionsContract
 from helix_agents.testing.contracts.settling import SettlingContract
 from helix_agents.testing.contracts.staging import StagingContract
@@ -41,6 +42,7 @@ class StateStoreContract(
     PendingContract,
     EffectsContract,
     QueuesContract,
+    SchedulesContract,
     CommitsContract,
     SettlingContract,
     WholeStoreContract,
@@ -50,7 +52,7 @@ class StateStoreContract(
     ProcessesContract,
     KillsContract,
 ):
-    """Everything a state store has to keep: inherit it and give the fixtures `open_store` and `store_url`.
+    """Everything a state store has to guarantee: inherit it and provide the fixtures `open_store` and `store_url`.
 
-    A store whose data lives in one process says `several_processes = False` in place of a `store_url`.
+    For a store whose data lives in one process, set `several_processes = False` instead of a `store_url`.
     """

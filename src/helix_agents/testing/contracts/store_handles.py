@@ -1,4 +1,4 @@
-"""How a contract gets at the state store it tests."""
+"""How a contract accesses the state store it tests."""
 
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -25,14 +25,14 @@ StoreHandles: TypeAlias = Handles[SessionStateStore]
 
 
 class StoreContract(Contract):
-    """The fixtures that every part of the state store's contract stands on."""
+    """The fixtures on which every part of the state store's contract is built."""
 
     port: ClassVar[str] = "state store"
     requirements = STATE_STORE
 
     @pytest.fixture
     def open_store(self) -> OpenStore:
-        """Yours to give: see `OpenStore`."""
+        """For you to implement: see `OpenStore`."""
         raise NotImplementedError("a concrete class gives the fixture open_store")
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""The contract of a run's start: where stream and state share a backend, the run is its stream's writer with it."""
+"""The contract of a run's start: if stream and state share a backend, it makes the run its stream's writer."""
 
 import pytest
 

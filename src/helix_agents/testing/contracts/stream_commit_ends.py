@@ -1,4 +1,4 @@
-"""The contract of a run's last commit: where stream and state share a backend, the stream comes to rest with it."""
+"""The contract of a run's last commit: if stream and state share a backend, the stream comes to rest with it."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ class CommitEndsContract(SharedTransactionsContract):
             committed = await _commit(whole, stream, how, drop_pending=looks_at_calls)
         assert committed.stream_ended
         await writer.close()
-        # The checkpoint answers for what the step said, not for what is told of the commit.
+        # The checkpoint accounts for what the step said, not for what is said about the commit.
         checkpoint = await whole.state.get_latest_checkpoint(STREAM)
         assert checkpoint is not None
         assert committed.stream_sequence == checkpoint.stream_sequence == 1
@@ -137,7 +137,7 @@ class CommitEndsContract(SharedTransactionsContract):
             found = (run.status, info.status, info.latest_sequence - before)
             assert found in (("running", "active", 0), ("completed", "ended", 3))
             if run.status == "running":
-                # What the commit did not take is stored before the next one, which ends no stream then.
+                # What the commit did not accept is stored before the next one, which then ends no stream.
                 async with writer.take() as stream:
                     committed = await _commit(whole, stream, "ended", run_id=run_id)
                 assert (stream, committed.stream_ended) == (None, False)
@@ -191,7 +191,7 @@ class CommitEndsContract(SharedTransactionsContract):
             await start(whole.state, STREAM)
             first = await open_writer(whole.streams)
             await write(first, delta("a", 0), delta("b"), delta("c"))
-            # The second and third number are gone, a note of that is the fourth.
+            # The second and third number are gone, and a note about that is the fourth.
             writer = await whole.streams.create_writer(STREAM, RUN, AGENT, turn=1, step=1)
             for text in "defg":
                 await writer.write(delta(text))

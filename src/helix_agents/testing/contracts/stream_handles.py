@@ -1,4 +1,4 @@
-"""How a contract gets at the streams it tests: one more handle each time, all onto the same data."""
+"""How a contract accesses the streams it tests: one more handle each time, all onto the same data."""
 
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -32,21 +32,21 @@ LOST = (ConnectionLostError, StoreUnavailableError)
 
 
 class StreamsContract(Contract):
-    """The fixtures that every part of the streams' contract stands on."""
+    """The fixtures on which every part of the streams' contract is built."""
 
     port: ClassVar[str] = "streams"
     requirements = STREAMS
 
     @pytest.fixture
     def open_streams(self) -> OpenStreams:
-        """Yours to give: see `OpenStreams`."""
+        """For you to implement: see `OpenStreams`."""
         raise NotImplementedError("a concrete class gives the fixture open_streams")
 
     @pytest.fixture
     def store_url(self) -> str:
-        """Yours to give: a URL that opens the data of `open_streams` together with the state store beside it.
+        """For you to implement: a URL that opens the data of `open_streams` together with the state store beside it.
 
-        Unless the backend says `several_processes = False` it does so in any process.
+        Unless the backend says `several_processes = False`, it has to do so in any process.
         """
         raise NotImplementedError("a concrete class gives the fixture store_url")
 
@@ -62,7 +62,7 @@ class StreamsContract(Contract):
 
 
 class SharedTransactionsContract(StreamsContract):
-    """The fixtures of what is stored together: stream and state on one backend, whose connection can be cut."""
+    """The fixtures for what is stored together: stream and state on one backend, whose connection can be cut."""
 
     @pytest.fixture
     def seam(self) -> DyingSeam:

@@ -1,4 +1,4 @@
-"""The contract of ownership: whoever was replaced can write nothing more and end nothing."""
+"""The contract of ownership: a writer that was replaced can write nothing more and end nothing."""
 
 import asyncio
 

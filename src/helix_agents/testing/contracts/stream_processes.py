@@ -20,7 +20,7 @@ LIVES = 8
 
 
 class StreamProcessesContract(StreamsContract):
-    """Writers and readers in processes of their own."""
+    """Writers and readers in their own processes."""
 
     @pytest.fixture
     def processes(self, store_url: str) -> Iterator[Processes]:
@@ -35,7 +35,7 @@ class StreamProcessesContract(StreamsContract):
         outcomes = await processes.run(f"{stream_jobs.MODULE}:race_to_write", jobs)
         assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
         stored = [outcome.value for outcome in outcomes]
-        # One is the last; whoever was done before the next one came has written everything too.
+        # One is the last; a writer that was done before the next one came has written everything too.
         assert 30 in stored
         chunks = await streams.get_all_chunks(STREAM)
         assert numbers(chunks) == list(range(1, len(chunks) + 1))
@@ -59,7 +59,7 @@ class StreamProcessesContract(StreamsContract):
     async def _both_ends(
         self, processes: Processes, url: str, writer: dict[str, Any], reader: dict[str, Any], *, dies: bool
     ) -> list[Any]:
-        """Let a writer and a reader live side by side; answers what the reader told."""
+        """Let a writer and a reader live at the same time; returns what the reader reported."""
         both = [{"url": url, "last": LAST, **writer}, {"url": url, "last": LAST, **reader}]
         outcomes = await processes.run(f"{stream_jobs.MODULE}:write_or_read", both)
         for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""The contract of reading: live, exact, cheap while nothing happens, and harmless to whoever writes."""
+"""The contract of reading: live, exact, cheap while nothing happens, and harmless to the writer."""
 
 import asyncio
 import statistics
@@ -105,7 +105,7 @@ class ReadingContract(StreamsContract):
             await write(writer, delta(str(n)))
             assert texts([await waiting]) == [str(n)]
             delays.append(time.monotonic() - written_at)
-        # One that looks now and then would be late each time; a busy machine is late some of the time.
+        # A reader that polls would be late each time; a busy machine is late some of the time.
         assert statistics.quantiles(delays)[0] < 0.1
 
     @proves("reading.from-other-loops")

@@ -1,4 +1,4 @@
-"""The contract of leaving: what a writer holds is stored with the end of its stream, or neither is."""
+"""The contract of leaving: what a writer holds is stored with the end of its stream, or neither happens."""
 
 import asyncio
 from contextlib import suppress

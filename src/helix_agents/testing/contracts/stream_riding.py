@@ -1,4 +1,4 @@
-"""The contract of riding: where stream and state share a backend, a step's chunks are part of its commit."""
+"""The contract of commits with chunks: if stream and state share a backend, a step's chunks are part of its commit."""
 
 import asyncio
 from typing import Any

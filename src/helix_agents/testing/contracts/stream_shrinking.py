@@ -1,4 +1,4 @@
-"""The contract of what goes: discarded steps, full streams, old streams."""
+"""The contract of removal: discarded steps, full streams, old streams."""
 
 import pytest
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from helix_agents.testing.stream_scenes import (
 
 
 class ShrinkingContract(StreamsContract):
-    """Rows go, numbers never do, and what is gone is named."""
+    """Rows are removed, numbers never are, and what is gone is named."""
 
     @proves("shrinking.cleanup-drops-later-steps", "numbers.what-is-gone-is-named", "numbers.never-reused")
     async def test_cleanup_drops_later_steps_of_one_run_and_names_each_range(self, streams: StreamManager):

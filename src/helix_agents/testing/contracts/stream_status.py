@@ -29,7 +29,7 @@ from helix_agents.testing.stream_scenes import (
 
 
 class StatusContract(StreamsContract):
-    """What a stream says of itself and what its readers get."""
+    """What a stream says about itself and what its readers get."""
 
     @proves("status.no-stream-no-reader")
     async def test_a_stream_that_is_not_there_gives_nothing(self, streams: StreamManager):

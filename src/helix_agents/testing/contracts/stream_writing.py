@@ -1,4 +1,4 @@
-"""The contract of writing: numbers, order, few flushes, and nothing that a lost answer could double."""
+"""The contract of writing: numbers, order, few flushes, and nothing that a lost reply could double."""
 
 import asyncio
 import contextlib
@@ -190,7 +190,7 @@ class WritingContract(StreamsContract):
             await writer.write(delta("token"))
             await asyncio.sleep(max(0.0, started + (n + 1) / 1_000 - time.monotonic()))
         await writer.close()
-        # Where the machine takes longer for them, there are as many in each second.
+        # If the machine takes longer for them, there are as many in each second.
         assert seam.count <= 45 * cost * (time.monotonic() - started)
 
     @proves("writing.oversized-refused", "numbers.from-one-without-gaps")

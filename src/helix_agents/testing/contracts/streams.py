@@ -1,4 +1,4 @@
-"""The whole contract of a stream manager, summed up in one class to inherit."""
+"""The whole contract of a stream manager, combined in one class to inherit."""
 
 import itertools
 from collections.abc import Awaitable
@@ -30,7 +30,7 @@ class HistoriesContract(StreamsContract):
     """Random histories, compared step by step."""
 
     most_histories: ClassVar[int | None] = None
-    """Yours to set where each operation is slow: how many histories are enough for one run of the tests."""
+    """For you to set if each operation is slow: how many histories are enough for one run of the tests."""
 
     @pytest.mark.parametrize("most", [None, 4])
     @proves("numbers.like-the-reference", "numbers.cursor-is-exact", "numbers.what-is-gone-is-named")
@@ -41,7 +41,7 @@ class HistoriesContract(StreamsContract):
             max_chunks = most
 
             def open_tested(self, **options: Any) -> StreamManager | Awaitable[StreamManager]:
-                # A namespace of its own makes every history start with nothing, on one set of data.
+                # Its own namespace makes every history start empty, on one set of data.
                 return open_streams(namespace=f"history-{next(examples)}", **options)
 
         run_state_machine_as_test(Machine, settings=machine_settings(self.most_histories))
@@ -60,4 +60,5 @@ class StreamManagerContract(
     HistoriesContract,
     StreamProcessesContract,
 ):
-    """Everything a stream manager has to keep: inherit it and give the fixtures `open_streams` and `store_url`."""
+    """Everything a stream manager has to guarantee: inherit it and provide the fixtures `open_streams` and
+    `store_url`."""

@@ -34,7 +34,7 @@ def used(n: int = 0, session_id: str = SESSION, **fields: Any) -> UsageEntry:
 
 
 def spent(n: int = 0, step: int = 1, session_id: str = SESSION, **fields: Any) -> UsageEntry:
-    """One thing that a step of the usual run used, as the engine says it."""
+    """One thing that a step of the usual run used, as the engine records it."""
     return used(n, session_id, **{"step": step, "agent_type": "writer", **fields})
 
 
@@ -56,7 +56,7 @@ FULL = used(
 
 
 class UsageStoreContract(PartsContract):
-    """Everything a usage store has to keep: inherit it and give the fixture `open_parts`."""
+    """Everything a usage store has to guarantee: inherit it and provide the fixture `open_parts`."""
 
     port: ClassVar[str] = "usage store"
     requirements = USAGE
@@ -323,7 +323,7 @@ class UsageStoreContract(PartsContract):
         assert (await parts.usage.get_usage_rollup("root")).tokens.total == 75
         assert (await parts.usage.get_usage_rollup("child")).tokens.total == 45
         assert (await parts.usage.get_usage_rollup("elsewhere")).tokens.total == 30
-        # It is there once, whatever root it names the second time.
+        # It exists once, whatever root it names the second time.
         assert await parts.usage.record_usage([used(3, "child", run_id="r-2", root_session_id="root")]) == 0
         assert await parts.usage.delete_usage("child") == 3
         await parts.state.delete_session("root")

@@ -1,4 +1,4 @@
-"""The contract of a store as a whole: complete, durable, bounded, and the same cost at any size."""
+"""The contract of a store as a whole: complete, durable, bounded, and with the same cost at any size."""
 
 from collections.abc import Awaitable
 

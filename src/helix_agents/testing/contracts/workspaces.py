@@ -1,4 +1,4 @@
-"""The contract of a provider of workspaces: one workspace for an owner, files as they were written, and no way out."""
+"""The contract of a workspace provider: one workspace per owner, files as they were written, and no way out."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from helix_agents.ports.workspaces import WorkspaceFiles, WorkspaceOwner, Worksp
 from helix_agents.testing.contracts.contract import Contract
 
 OpenProvider: TypeAlias = Callable[[], WorkspaceProvider]
-"""One more handle onto the same workspaces, as another process would have; one process alone gives the same again."""
+"""One more handle onto the same workspaces, as another process would have; within one process, the same again."""
 
 ANN = WorkspaceOwner(key="ann-1", session_id="ann")
 BOB = WorkspaceOwner(key="bob-1", session_id="bob")
@@ -27,11 +27,11 @@ async def _paths(files: WorkspaceFiles, path: str = "", *, deep: bool = True) ->
 
 
 class WorkspaceProviderContract(Contract):
-    """Inherit it in a class named `Test…` and give it the fixture `open_provider`."""
+    """Inherit it in a class named `Test…` and provide the fixture `open_provider`."""
 
     @pytest.fixture
     def open_provider(self) -> OpenProvider:
-        """Yours to give."""
+        """For you to implement."""
         raise NotImplementedError("a concrete class gives the fixture open_provider")
 
     @pytest.fixture
@@ -63,7 +63,7 @@ class WorkspaceProviderContract(Contract):
         with pytest.raises(WorkspaceFailedError):
             await provider.resolve(ref)
         await provider.open(BOB)
-        # Somebody died before the ref was written down.
+        # A process died before the ref was recorded.
         await provider.delete(BOB, None)
         with pytest.raises(WorkspaceFailedError):
             await provider.resolve(WorkspaceRef(provider_id=provider.provider_id, ref=BOB.key))
@@ -170,7 +170,7 @@ class WorkspaceProviderContract(Contract):
         assert (await _read(theirs, "a/one"), await _read(theirs, "two")) == (b"changed", b"22")
         assert [each for each in await _paths(files) if each[1] == "file"] == [("a/one", "file")]
         assert await _read(files, "a/one") == b"1"
-        # What was copied is nobody else's.
+        # A copy belongs to no one else.
         await theirs.write("a/one", b"theirs")
         await kept.restore(ref, "2-second")
         assert (await _read(files, "a/one"), await kept.list(other)) == (b"changed", ())

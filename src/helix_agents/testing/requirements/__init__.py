@@ -1,1 +1,1 @@
-"""What every backend has to keep, as data: one sentence per requirement, each proven by a contract."""
+"""What every backend has to guarantee, as data: one sentence per requirement, each proven by a contract."""

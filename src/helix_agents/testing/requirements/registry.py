@@ -46,7 +46,7 @@ def requirements(*groups: Requirements) -> Requirements:
 def proves(*ids: str) -> Callable[[Test], Test]:
     """Say which requirements a test of a contract proves; if it fails, its report names them.
 
-    A plain attribute rather than a pytest marker, so that `--strict-markers` never stands in a third party's way.
+    A plain attribute rather than a pytest marker, so that `--strict-markers` is never a problem for third parties.
     """
     if not ids:
         raise TypeError("a proof names at least one requirement")
@@ -90,7 +90,7 @@ def _naming(contract: Any, ids: tuple[str, ...]) -> Generator[None]:
 
 
 def tests_of(contract: type) -> dict[str, Callable[..., Any]]:
-    """The tests pytest would run for a class; one that was set to None is switched off."""
+    """The tests that pytest would run for a class; a test that is set to None is switched off."""
     found = {name: getattr(contract, name) for name in dir(contract) if name.startswith("test_")}
     return {name: test for name, test in found.items() if callable(test)}
 
@@ -105,7 +105,7 @@ def proofs_of(contract: type) -> dict[str, tuple[str, ...]]:
 
 
 def gaps(contract: type, known: Requirements) -> list[str]:
-    """What is wrong between a contract and its requirements, one sentence each; an empty list is what you want."""
+    """Mismatches between a contract and its requirements, one sentence each; an empty list means that all is well."""
     proofs = proofs_of(contract)
     return [
         *(f"requirement {key} has no proof in {contract.__name__}" for key in known if key not in proofs),

@@ -1,4 +1,4 @@
-"""What every state store has to keep."""
+"""What every state store has to guarantee."""
 
 from helix_agents.testing.requirements.registry import requirements
 from helix_agents.testing.requirements.runs import RUNS

@@ -94,7 +94,7 @@ async def test_an_impossible_namespace_is_refused():
     [
         ("postgresql+asyncpg://localhost/x", r"'postgresql\+asyncpg' URLs; .* Did you mean 'postgresql://'\?"),
         ("sqllite:///x.db", r"Did you mean 'sqlite://'\?"),
-        (Path("x.db"), "it is of type PosixPath and has to be text, such as sqlite:///helix.db"),
+        (Path("x.db"), "it is of type PosixPath; it has to be text, such as sqlite:///helix.db"),
     ],
 )
 async def test_a_url_that_others_would_take_is_refused_with_the_one_that_was_meant(url: Any, told: str) -> None:

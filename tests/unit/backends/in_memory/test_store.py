@@ -187,7 +187,7 @@ async def test_sessions_that_name_each_other_as_parent_can_be_deleted(store: InM
 async def test_a_run_recorded_outside_the_engine_cannot_be_started_again(store: InMemoryStateStore):
     await store.create_session(SESSION)
     await store.create_run(SESSION, "r-1")
-    with pytest.raises(Exception, match="exists already"):
+    with pytest.raises(Exception, match="already exists"):
         await store.start_run(StartRun(session_id=SESSION, run_id="r-1"))
 
 

@@ -32,7 +32,7 @@ async def test_a_write_whose_answer_was_lost_is_not_sent_again_by_itself(postgre
         store = entries_of(backend)
         await set_value(store, "k", 0)
         seam.arm(after=2)
-        with pytest.raises(StoreUnavailableError, match="may be made"):
+        with pytest.raises(StoreUnavailableError, match="may have been made"):
             await write(store, put("k", 1), once="call-1")
         assert await values(store) == {"k": 1}
         assert (await write(store, put("k", 1), once="call-1")).repeated

@@ -128,7 +128,7 @@ async def test_a_database_that_has_no_form_for_most_texts_is_refused_at_once(pos
                 await start(backend.state, append_messages=(said(text),))
                 assert [row.message for row in await backend.state.load_transcript(SESSION)] == [said(text)]
         else:
-            with pytest.raises(InvalidStoreUrlError, match=r"encoded as LATIN1.*make one as UTF8"):
+            with pytest.raises(InvalidStoreUrlError, match=r"encoded as LATIN1.*create one with UTF8"):
                 await open_backend(url)
         await in_sql(postgres_service.url, f"DROP DATABASE {name} (FORCE)")
 
@@ -143,7 +143,7 @@ async def test_what_a_role_may_not_do_is_named(postgres_service: PostgresService
     await in_sql(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema_of(url)} TO {role}")
     async with await open_backend(url.replace("postgres@", f"{role}@")) as backend:
         assert await backend.state.session_exists(SESSION)
-        with pytest.raises(StoreReadOnlyError, match=r"grant it to the role .*permission denied for") as refusal:
+        with pytest.raises(StoreReadOnlyError, match=r"grant access to the role .*permission denied for") as refusal:
             await backend.state.append_messages(SESSION, [said("hi")])
         assert "file" not in str(refusal.value)
     await in_sql(url, f"DROP OWNED BY {role}")
@@ -236,7 +236,7 @@ async def test_a_server_that_refuses_is_not_tried_again(
 
 
 async def test_an_address_that_cannot_be_read_says_so() -> None:
-    with pytest.raises(InvalidStoreUrlError, match=r"localhost:port.* host and port cannot be made out"):
+    with pytest.raises(InvalidStoreUrlError, match=r"localhost:port.* host and port cannot be told apart"):
         await PostgresStateStore.open("postgresql://localhost:port/postgres")
 
 

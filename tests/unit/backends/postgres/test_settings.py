@@ -31,8 +31,8 @@ def test_behind_a_pooler_notifications_need_a_url_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("mysql://db/agents", "begin with postgresql://"),
-        ("postgresql://db/agents?schema=Robert';--", "small letters"),
+        ("mysql://db/agents", "start with postgresql://"),
+        ("postgresql://db/agents?schema=Robert';--", "lower-case letters"),
         (f"postgresql://db/agents?schema={'x' * 41}", "at most 40"),
         ("postgresql://db/agents?pool_size=many", "not a number"),
         ("postgresql://db/agents?pool_size=0", "at least 1"),

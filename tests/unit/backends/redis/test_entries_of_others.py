@@ -18,7 +18,7 @@ async def test_entries_of_another_store_are_refused_and_nothing_is_written(
     redis_service: RedisService | ForeignRedis,
 ) -> None:
     async with await open_backend(redis_service.new_url()) as backend:
-        with pytest.raises(UnsupportedBackendError, match="redis:// has no place for the state capabilities"):
+        with pytest.raises(UnsupportedBackendError, match="redis:// does not support the state capabilities"):
             await backend.state.start_run(
                 StartRun(session_id=STREAM, run_id="r-0", create=CreateSession(), entries=(CHANGE,))
             )

@@ -225,7 +225,7 @@ async def test_what_a_user_may_not_do_is_named(service: RedisService, client: Re
     await client.execute_command("ACL", "SETUSER", "guest", "on", ">secret", "~*", "&*", "+@all", "-rpush")
     async with await open_backend(service.url.replace("://", "://guest:secret@")) as backend:
         await start(backend.state)
-        with pytest.raises(StoreReadOnlyError, match=r"permit it to the user .*rpush") as refusal:
+        with pytest.raises(StoreReadOnlyError, match=r"grant access to the user .*rpush") as refusal:
             await commit(backend.state, messages=[said("hi")])
         assert "file" not in str(refusal.value)
 
@@ -291,8 +291,8 @@ async def test_a_session_with_a_part_gone_is_corrupt_and_never_a_smaller_one(
     [
         ("redis://", "a host is missing"),
         ("redis://localhost?cluster=maybe", "neither true nor false"),
-        ("redis://localhost?prefix=a{b}", "cannot begin a key"),
-        ("redis://localhost/0?prefix=", "cannot begin a key"),
+        ("redis://localhost?prefix=a{b}", "cannot start a key"),
+        ("redis://localhost/0?prefix=", "cannot start a key"),
         ("redis://localhost/sessions", "'sessions' is not a number"),
         ("redis://localhost:port/0", "port"),
         ("redis://localhost/0?colour=blue", "colour"),

@@ -17,7 +17,7 @@ from tests.support.a_life import be_briefed, end, live
 from tests.unit.backends.sqlite.older_files import file_at
 
 # What a plan goes through that is no table: rows that were found before, alone or through the view of usage.
-NO_TABLE = re.compile(r"SCAN (counted|paged|below|entry|CONSTANT ROW|__agents_usage$|\(subquery)")
+NO_TABLE = re.compile(r"SCAN (counted|paged|below|entry|json_each|CONSTANT ROW|__agents_usage$|\(subquery)")
 # Few whatever there is in the store, and looked at together.
 FEW = (
     "INDEX __agents_runs_running (namespace=?)",

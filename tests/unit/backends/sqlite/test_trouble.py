@@ -125,7 +125,7 @@ def test_a_file_that_may_not_be_written_is_named_read_only(tmp_path: Path) -> No
 
 def test_a_file_that_may_not_be_made_names_the_folder(tmp_path: Path) -> None:
     told = _told_without_rights(tmp_path / "helix.db")
-    assert f"there is no such file, and this process may not make one in {tmp_path}" in told
+    assert f"there is no such file, and this process may not create one in {tmp_path}" in told
     assert "helix migrate" not in told
 
 
@@ -461,7 +461,7 @@ async def test_nothing_is_written_to_a_file_that_nobody_can_find_any_more(tmp_pa
     backend = await open_backend(f"sqlite:///{folder}/helix.db")
     await backend.state.create_session("s-1")
     await asyncio.to_thread(LOSSES[loss], folder, lost)
-    told = r"helix\.db is no longer the file this process has open: .*start the process again"
+    told = r"helix\.db is no longer the file that this process has open: .*restart the process"
     for write in (
         lambda: backend.state.start_run(StartRun(session_id="s-1", run_id="r-1")),
         lambda: backend.state.append_messages("s-1", [message()]),

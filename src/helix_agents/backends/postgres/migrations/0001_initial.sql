@@ -1,11 +1,11 @@
--- Every name that begins with __agents_ is put into the schema the store was opened with. Ids compare byte by byte
+-- Every name that starts with __agents_ is put into the schema the store was opened with. Ids compare byte by byte
 -- (COLLATE "C"), so that pages are in the same order on every server.
 --
 -- Keys of the logs (messages, state, checkpoints, chunks) are one integer: the log's number in the upper bits, the
--- place in it in the lower 32. A log is then one range of its only index.
+-- position in it in the lower 32. A log is then one range of its only index.
 
--- A stretch of history. Numbers up to its boundaries belong to the parent's chain, numbers above are its own.
--- A segment that is not owned any more lives on for the branches that see it.
+-- A stretch of history. Numbers up to its boundaries belong to the parent's chain, numbers above to the segment itself.
+-- A segment that is no longer owned lives on for the branches that see it.
 CREATE TABLE __agents_segments (
     segment          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace        text COLLATE "C" NOT NULL,
@@ -26,7 +26,7 @@ CREATE TABLE __agents_messages (
     body       text NOT NULL
 );
 
--- `base` is the whole custom state after this row's writes, where somebody materialised it.
+-- `base` is the whole custom state after this row's writes, in rows where it was materialised.
 CREATE TABLE __agents_state_log (
     id     bigint PRIMARY KEY,
     writes text NOT NULL,
@@ -50,10 +50,10 @@ CREATE TABLE __agents_checkpoints (
     created_at      bigint NOT NULL
 );
 
--- run_id, attempt and running are the fence of the current run; commit_* remember its last commit.
--- `suspension` is the record as it was written; `suspension_context` is the same for questions in SQL, where JSON may
--- not hold a zero character. `labels` are the tags and metadata as JSON, for one index over both.
--- A step changes no indexed column, so the row is rewritten within its page as long as there is room.
+-- run_id, attempt and running are the fence of the current run; commit_* remember its last commit. `suspension` is the
+-- record as it was written; `suspension_context` is the same for queries in SQL, where JSON may not hold a zero
+-- character. `labels` are the tags and metadata as JSON, for one index over both. A step changes no indexed column, so
+-- the row is rewritten within its page as long as there is room.
 CREATE TABLE __agents_sessions (
     namespace          text COLLATE "C" NOT NULL,
     session_id         text COLLATE "C" NOT NULL,
@@ -103,8 +103,8 @@ CREATE INDEX agents_sessions_by_label ON __agents_sessions USING gin (labels);
 CREATE INDEX agents_sessions_suspended ON __agents_sessions USING gin (suspension_context jsonb_path_ops)
     WHERE suspension_context IS NOT NULL;
 
--- completion_reason, output and error are JSON. start_version and start_messages are the answer its run start gave,
--- for a caller who did not get it.
+-- completion_reason, output and error are JSON. start_version and start_messages are the answer to the run's start, for
+-- a caller that never received it.
 CREATE TABLE __agents_runs (
     namespace         text COLLATE "C" NOT NULL,
     run_id            text COLLATE "C" NOT NULL,
@@ -231,9 +231,10 @@ CREATE TABLE __agents_locks (
     PRIMARY KEY (namespace, key)
 );
 
--- Keys are not reused, so that whoever still reads a deleted stream cannot end up in another one.
--- top_step and top_first bound the search for chunks of a step; prunable_since is set while there is something to prune.
--- Nobody is notified of a stream that nobody follows: watched_until says how long somebody does.
+-- Keys are not reused, so that a reader of a deleted stream cannot end up in another one.
+-- top_step and top_first bound the search for chunks of a step; prunable_since is set while there is something to
+-- prune.
+-- A stream without readers causes no notifications: watched_until says how long it has readers.
 CREATE TABLE __agents_streams (
     key            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace      text COLLATE "C" NOT NULL,

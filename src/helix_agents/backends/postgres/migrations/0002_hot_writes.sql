@@ -1,9 +1,9 @@
--- The writes that happen all the time, each one statement for its caller. They handle the plain case, which is nearly
--- all of them, and answer that nothing was done in any other: the caller then looks at the rows under a lock, where
--- the rules are written out.
+-- The most frequent writes, each a single statement for its caller. They handle the plain case, which is nearly all of
+-- them. In any other case they answer that nothing was done, and the caller examines the rows under a lock, where the
+-- rules are written out.
 
--- What an append of the current writer changes. NULL: it is not the current writer, the batch is not new, or the
--- stream has a bound.
+-- An append by the current writer. NULL: the sender is not the current writer, the batch is not new, or the stream has
+-- a bound.
 CREATE FUNCTION __agents_append_chunks(
     p_namespace text, p_stream_id text, p_run_id text, p_attempt bigint, p_writer bigint, p_batch bigint, p_now bigint,
     p_committed bigint, p_top_step bigint, p_top_first bigint,
@@ -36,7 +36,7 @@ BEGIN
 END
 $$;
 
--- How a run leaves its active stream, its last chunks included. False: it is not as simple as that.
+-- How a run leaves its active stream, including its last chunks. False: the case is not that simple.
 CREATE FUNCTION __agents_rest_stream(
     p_namespace text, p_stream_id text, p_run_id text, p_attempt bigint, p_now bigint,
     p_status text, p_end_status text, p_output text, p_error text,
@@ -71,7 +71,7 @@ BEGIN
 END
 $$;
 
--- Usage entries; one that is there already counts nothing. Says how many were new.
+-- Usage entries; one that is already stored is not counted again. Returns how many were new.
 CREATE FUNCTION __agents_insert_usage(p_namespace text, p_entries json) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     added bigint;
@@ -99,7 +99,7 @@ RETURNS void LANGUAGE sql AS $$
         DO UPDATE SET position = excluded.position, staged_at = excluded.staged_at, body = excluded.body
 $$;
 
--- References to children; one that is there already stays as it is.
+-- References to children; an existing one stays as it is.
 CREATE FUNCTION __agents_add_refs(p_namespace text, p_session_id text, p_refs json) RETURNS void LANGUAGE sql AS $$
     INSERT INTO __agents_sub_session_refs (namespace, session_id, sub_session_id, mode, name, status, body)
     SELECT p_namespace, p_session_id, r.sub_session_id, r.mode, r.name, r.status, r.body::text
@@ -107,12 +107,13 @@ CREATE FUNCTION __agents_add_refs(p_namespace text, p_session_id text, p_refs js
     ON CONFLICT DO NOTHING
 $$;
 
--- A step of the run that holds the fence. One UPDATE checks the fence, takes the next version and moves every count;
--- the rows to insert follow from what it returns. No row: the fence or the expected version does not hold, and nothing
--- was done. An exception of state HX001 undoes everything: what the step meets has to be looked at first.
+-- A step of the run that holds the fence. One UPDATE checks the fence, takes the next version and advances every count;
+-- the rows to insert follow from what it returns. No row: the fence or the expected version does not match, and nothing
+-- was done. An exception of state HX001 undoes everything: the step has to be examined under a lock first.
 --
--- p_known is the version, and p_known_segment the history, for which the caller knows that its appends meet lists, p_limit bounds the state. p_more is
--- what most steps have nothing of: rows to stage, references, effects to forget, a stop to take, the run's end.
+-- p_known is the version, and p_known_segment the history, for which the caller knows that its appends meet lists;
+-- p_limit bounds the state. p_more is what most steps do not have: rows to stage, references, effects to forget, a stop
+-- to take, the run's end.
 CREATE FUNCTION __agents_commit_step(
     p_namespace text, p_session_id text, p_run_id text, p_attempt bigint, p_step bigint, p_round bigint,
     p_expected bigint, p_known bigint, p_known_segment bigint, p_limit bigint, p_now bigint,
@@ -230,9 +231,9 @@ BEGIN
 END
 $$;
 
--- The start of a run in a session that is new (nothing was read of it) or exactly as the caller read it. No row: it is
--- not, and nothing was done. State HX001 undoes everything: somebody was faster, or this start was made before.
--- p_base is the state a new session begins with, p_replaced the run that ends because this one begins.
+-- The start of a run in a session that is new (then nothing was read) or exactly as the caller read it. No row: it is
+-- not, and nothing was done. State HX001 undoes everything: another start was faster, or this one was already made.
+-- p_base is the state a new session starts with, p_replaced the run that ends because this one starts.
 CREATE FUNCTION __agents_start_run(
     p_namespace text, p_session_id text, p_now bigint,
     p_read_version bigint, p_read_run text, p_read_attempt bigint, p_read_running boolean, p_read_expires bigint,
@@ -314,7 +315,7 @@ BEGIN
 END
 $$;
 
--- What belongs to these sessions and to nobody else, their streams included; their history is given up by the caller.
+-- Deletes what belongs to these sessions alone, including their streams; the caller releases their history.
 CREATE FUNCTION __agents_delete_sessions(p_namespace text, p_session_ids text[], p_stream_ids text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

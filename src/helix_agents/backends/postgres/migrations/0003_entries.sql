@@ -1,7 +1,7 @@
--- What the state capabilities keep. A namespace's head has the last revision, the end of the audit chain, and the
--- revision up to which announced changes are gone; its epoch counts restores, its commits count writes of any kind.
--- A writer holds the head, or finds it as it was when it read: so revisions become visible in their order. Writers notify
--- while somebody waits.
+-- The data of the state capabilities. A namespace's head has the last revision, the end of the audit chain, and the
+-- revision up to which events were removed; its epoch counts restores, its commits count writes of any kind. A writer
+-- locks the head, or finds it unchanged since it read it, so revisions become visible in their order. Writers notify
+-- while a process waits.
 CREATE TABLE __agents_entry_heads (
     namespace     text COLLATE "C" PRIMARY KEY,
     store_id      text        NOT NULL,
@@ -14,7 +14,7 @@ CREATE TABLE __agents_entry_heads (
     watched_until timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50);
 
--- A deleted key stays as a row without a value, so that its version goes on counting.
+-- A deleted key stays as a row without a value, so that its version keeps counting.
 CREATE TABLE __agents_entries (
     namespace     text COLLATE "C" NOT NULL,
     scope         text COLLATE "C" NOT NULL,
@@ -70,7 +70,7 @@ CREATE TABLE __agents_entry_events (
     PRIMARY KEY (namespace, revision, position)
 );
 
--- The entry is text: the chain covers every letter of it.
+-- The entry is text, because the chain covers every character of it.
 CREATE TABLE __agents_audit (
     namespace text COLLATE "C" NOT NULL,
     seq       bigint NOT NULL,
@@ -80,7 +80,7 @@ CREATE TABLE __agents_audit (
     PRIMARY KEY (namespace, seq)
 );
 
--- Rows of a backup on their way in.
+-- Staged rows of a backup that is being restored.
 CREATE TABLE __agents_entry_staging (
     namespace  text COLLATE "C" NOT NULL,
     restore_id text COLLATE "C" NOT NULL,
@@ -91,8 +91,8 @@ CREATE TABLE __agents_entry_staging (
     PRIMARY KEY (namespace, restore_id, scope, key, version)
 );
 
--- Stores what was planned, and moves the head. Knows no rules. False: somebody wrote since p_commits was read, and
--- nothing was done; NULL is for a caller that holds the head. A list that is NULL has nothing in it.
+-- Stores a plan, and moves the head. It knows no rules. False: there was a write since p_commits was read, and nothing
+-- was done; NULL is for a caller that holds the head. A list that is NULL is empty.
 CREATE FUNCTION __agents_write_entries(
     p_namespace text, p_commits bigint, p_revision bigint, p_epoch bigint, p_audit_seq bigint, p_audit_hash text,
     p_dropped json, p_pruned json, p_versions json, p_forgotten json, p_entries json, p_usages json, p_events json,
@@ -170,8 +170,8 @@ BEGIN
 END
 $$;
 
--- Destroys whole scopes with their history, if they have any. A writer that holds the head is waited for, one that has
--- only read looks again.
+-- Destroys whole scopes with their history, if they have any. It waits for a writer that holds the head; a writer that
+-- has only read looks again.
 CREATE FUNCTION __agents_delete_scopes(p_namespace text, p_scopes text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE __agents_entry_heads SET commits = commits + 1 WHERE namespace = p_namespace

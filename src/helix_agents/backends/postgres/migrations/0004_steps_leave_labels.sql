@@ -1,15 +1,16 @@
--- Steps leave alone what others may have changed since the run read it: whose a session is, its labels, its expiry. A
--- start drops what rests for steps that nobody goes on with.
+-- Steps leave alone what others may have changed since the run read it: a session's owner, its labels, its expiry. A
+-- start drops what is staged for steps that will not be continued.
 --
--- The function with the longer list of arguments stays where it is: processes of the version before this one call it
--- until they are replaced.
+-- The function with the longer argument list stays in place: processes of the previous version call it until they are
+-- replaced.
 
--- A step of the run that holds the fence. One UPDATE checks the fence, takes the next version and moves every count;
--- the rows to insert follow from what it returns. No row: the fence or the expected version does not hold, and nothing
--- was done. An exception of state HX001 undoes everything: what the step meets has to be looked at first.
+-- A step of the run that holds the fence. One UPDATE checks the fence, takes the next version and advances every count;
+-- the rows to insert follow from what it returns. No row: the fence or the expected version does not match, and nothing
+-- was done. An exception of state HX001 undoes everything: the step has to be examined under a lock first.
 --
--- p_known is the version, and p_known_segment the history, for which the caller knows that its appends meet lists, p_limit bounds the state. p_more is
--- what most steps have nothing of: rows to stage, references, effects to forget, a stop to take, the run's end.
+-- p_known is the version, and p_known_segment the history, for which the caller knows that its appends meet lists;
+-- p_limit bounds the state. p_more is what most steps do not have: rows to stage, references, effects to forget, a stop
+-- to take, the run's end.
 CREATE FUNCTION __agents_commit_step(
     p_namespace text, p_session_id text, p_run_id text, p_attempt bigint, p_step bigint, p_round bigint,
     p_expected bigint, p_known bigint, p_known_segment bigint, p_limit bigint, p_now bigint,
@@ -126,9 +127,9 @@ BEGIN
 END
 $$;
 
--- The start of a run in a session that is new (nothing was read of it) or exactly as the caller read it. No row: it is
--- not, and nothing was done. State HX001 undoes everything: somebody was faster, or this start was made before.
--- p_base is the state a new session begins with, p_replaced the run that ends because this one begins.
+-- The start of a run in a session that is new (then nothing was read) or exactly as the caller read it. No row: it is
+-- not, and nothing was done. State HX001 undoes everything: another start was faster, or this one was already made.
+-- p_base is the state a new session starts with, p_replaced the run that ends because this one starts.
 CREATE OR REPLACE FUNCTION __agents_start_run(
     p_namespace text, p_session_id text, p_now bigint,
     p_read_version bigint, p_read_run text, p_read_attempt bigint, p_read_running boolean, p_read_expires bigint,

@@ -1,8 +1,9 @@
--- A run becomes its stream's writer with its start, and brings the stream to rest with its last step: one statement
--- each, and for whoever reads one moment.
+-- A run becomes its stream's writer with its start, and brings the stream to rest with its last step. Each is one
+-- statement, and readers see it happen at one moment.
 
 -- A step, and with it the end of the stream that took its chunks. No row, and the exception of state HX001, as for the
--- step alone. What only the step can know is blank in the markers: the name of its checkpoint, and the count of messages.
+-- step alone. The markers leave blank what only the step can know: the name of its checkpoint, and the count of
+-- messages.
 CREATE FUNCTION __agents_commit_last_step(
     p_namespace text, p_session_id text, p_run_id text, p_attempt bigint, p_step bigint, p_round bigint,
     p_expected bigint, p_known bigint, p_known_segment bigint, p_limit bigint, p_now bigint,
@@ -52,7 +53,7 @@ END
 $$;
 
 -- The start of a run, and with it the claim on its stream. No row, and the exception of state HX001, as for the start
--- alone; no writer: the stream is of this turn or a later one, and whoever drives the run looks at it.
+-- alone. No writer: the stream belongs to this turn or a later one, and the process that drives the run examines it.
 CREATE FUNCTION __agents_start_writing_run(
     p_namespace text, p_session_id text, p_now bigint,
     p_read_version bigint, p_read_run text, p_read_attempt bigint, p_read_running boolean, p_read_expires bigint,

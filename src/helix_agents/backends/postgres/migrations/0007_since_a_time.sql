@@ -1,4 +1,3 @@
--- What happened since a time is looked up, for a briefing: runs that ended, while those that go on have an index of their
--- own, and announced changes.
+-- Indexes by time, for briefings: runs that ended (runs that are still going have an index of their own), and events.
 CREATE INDEX agents_runs_ended ON __agents_runs (namespace, ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX agents_entry_events_by_time ON __agents_entry_events (namespace, at, revision);

@@ -1,4 +1,4 @@
--- Turns that wait until their session is free, in the order of their keys. They go with their session.
+-- Turns that wait until their session is free, in the order of their keys. They are deleted with their session.
 CREATE TABLE __agents_queued_turns (
     key        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace  text COLLATE "C" NOT NULL,

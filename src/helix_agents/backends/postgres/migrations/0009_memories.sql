@@ -1,6 +1,6 @@
--- What is known of entities across sessions. A digest is of a text, so that one source says a thing once; a memory whose
--- text was changed into that of another has none. Words come folded; vectors are of length 1, and compared exactly among
--- those of one entity, so that they need no type and no index of an extension.
+-- What is known about entities across sessions. A digest identifies a text, so that each source stores it only once; a
+-- memory whose text was changed into that of another has none. Words are folded. Vectors have length 1, and are
+-- compared exactly within one entity, so that they need neither a type nor an index of an extension.
 CREATE TABLE __agents_memories (
     namespace   text COLLATE "C" NOT NULL,
     entity      text COLLATE "C" NOT NULL,

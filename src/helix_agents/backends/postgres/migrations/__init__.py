@@ -1,4 +1,4 @@
-"""The schema's history: numbered SQL files that only go forward, applied once each under one lock."""
+"""The schema's history: numbered SQL files that only go forward, each applied once under one lock."""
 
 import re
 import time
@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS __agents_migrations (
 
 
 class Migration(NamedTuple):
-    """One step of the schema: `0001_initial.sql` is version 1, named `initial`."""
+    """One schema step: `0001_initial.sql` is version 1, named `initial`."""
 
     version: int
     name: str
@@ -43,7 +43,7 @@ def known_version() -> int:
 
 
 async def schema_version(connection: Connection) -> int:
-    """The schema the database has; 0 for a new one."""
+    """The database's schema version; 0 for a new database."""
     there = await connection.one("SELECT to_regclass('__agents_migrations')::text")
     if there is None or there[0] is None:
         return 0
@@ -55,7 +55,7 @@ async def migrate(connection: Connection, statements: Statements, schema: str) -
     """Bring the database to the newest known schema; runs in a transaction, one process at a time."""
     if await schema_version(connection) >= known_version():
         return
-    # Of the transaction, not of the session: behind a pooler the session belongs to nobody.
+    # A lock of the transaction, not of the session: behind a pooler, sessions do not belong to clients.
     await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (f"helix migrations {schema}",))
     there = await connection.one("SELECT 1 FROM pg_namespace WHERE nspname = ?", (schema,))
     if there is None:
@@ -65,7 +65,7 @@ async def migrate(connection: Connection, statements: Statements, schema: str) -
         if step.version <= version:
             continue
         await connection.execute(_LEDGER)
-        # Without values the driver sends the whole file at once.
+        # Without bound values, the driver sends the whole file at once.
         await connection.raw.execute(statements.in_schema(step.text))
         await connection.execute(
             "INSERT INTO __agents_migrations (version, name, applied_at) VALUES (?, ?, ?)",

@@ -1,27 +1,30 @@
 -- Reads and writes keys of one slot, if everything is still as the caller knows it.
 --
--- An entity is a hash whose field '#' is its revision; a change to it, or to keys it stands for, raises the revision.
--- Revisions grow with the server's clock, so that one that was deleted and made again is never taken for the first.
+-- An entity is a hash whose field '#' is its revision; a change to it, or to keys it guards, raises the revision.
+-- Revisions grow with the server's clock, so that an entity that was deleted and created again is never mistaken for
+-- the first one.
 --
--- ARGV[1]  the plan, words with spaces between them:
---            until which server time, in ms, this may be done, 0 for ever
+-- ARGV[1]  the plan, words separated by spaces:
+--            the server time, in ms, until which this may be done, 0 for any time
 --            1 if the replies are wanted
---            how many expectations follow, each as three: number of its key, kind, value
---              '=' the entity has this revision ('-' if it is not there)
+--            the number of expectations that follow, each as three words: number of its key, kind, value
+--              '=' the entity has this revision ('-' if it does not exist)
 --              '+' the same, and it is changed now
---              '?' whatever it is
---              '*' whatever it is, and it is changed now
+--              '?' any revision
+--              '*' any revision, and it is changed now
 --              '#' the list has this length
---            then commands, each as three: name, number of its key (0: none), how many arguments
+--            then commands, each as three words: name, number of its key (0: none), number of arguments
 -- Then the arguments of the commands, in their order.
 --
--- LINE is a command of our own: from a segment on it reads the rows of a line of history, down to the stretch that
--- holds a message or a state write. Its arguments are the segment and both numbers; each row ends in what it goes on with.
+-- LINE is a command of our own: it reads the rows of a line of history from a segment on, down to the stretch that
+-- holds a message or a state write. Its arguments are the segment and both numbers; each row ends in the segment that
+-- continues the line.
 --
--- Answers 1, server time in us and revisions; 0, server time in us and number if the entity of that key is
--- not as expected; -1, server time in us and number if a list is shorter or longer than it was left. With replies wanted
--- it is {1, server time in us, {revisions}, {replies}}, or three parts; else one line of words, which is read at once, and
--- in which '-' stands for no revision. A line longer than LINE_BYTES is too long for that, and sent as a text.
+-- Returns 1, server time in us and revisions; 0, server time in us and number if the entity of that key is not as
+-- expected; -1, server time in us and number if a list is shorter or longer than it was left. If replies are wanted,
+-- the answer is {1, server time in us, {revisions}, {replies}}, or three parts. Otherwise it is one line of words, read
+-- in one go, in which '-' stands for no revision. A line longer than LINE_BYTES is too long for that and is sent as a
+-- text.
 local LINE_BYTES = 32000
 local plan, words = {}, 0
 for word in string.gmatch(ARGV[1], '%S+') do

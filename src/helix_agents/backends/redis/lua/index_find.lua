@@ -1,10 +1,10 @@
--- Finds entries of the index by one or several orders, and tells which marks there are.
+-- Finds entries of the index by one or several orders, and reports the existing marks.
 --
 -- KEYS[1]  entries, KEYS[2]  marks, KEYS[3...]  orders
 -- ARGV[1]  'up' or 'down', ARGV[2] lowest and ARGV[3] highest score, ARGV[4] how many, 0 for all
--- ARGV[5...]  ids to be found besides
+-- ARGV[5...]  further ids to find
 --
--- Answers {server time in us, marks, {id, payload, id, payload, ...}}.
+-- Returns {server time in us, marks, {id, payload, id, payload, ...}}.
 local clock = redis.call('TIME')
 local marks = redis.call('HGETALL', KEYS[2])
 local limit = tonumber(ARGV[4])

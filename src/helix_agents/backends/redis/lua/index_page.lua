@@ -1,12 +1,12 @@
--- Finds a page of an order of the index, or of some of the parts that it is told in, the newest first.
+-- Finds a page of an order of the index, or of some of its parts, the newest first.
 --
--- KEYS[1]  entries, KEYS[2]  marks, KEYS[3]  what vanishes, KEYS[4]  the order, KEYS[5...]  its parts, the wanted ones first
+-- KEYS[1]  entries, KEYS[2]  marks, KEYS[3]  what vanishes, KEYS[4]  the order, KEYS[5...]  its parts, wanted first
 -- ARGV[1]  lowest and ARGV[2] highest score, ARGV[3] offset, ARGV[4] how many, 0 for all
--- ARGV[5]  up to which time something may have vanished, ARGV[6] how many parts are wanted, 0 for the order as a whole
+-- ARGV[5]  time by which an entry may have vanished, ARGV[6] how many parts are wanted, 0 for the order as a whole
 --
--- Answers {server time in us, marks, total, {id, payload, id, payload, ...}}. The total is -1 where the order holds entries
--- that vanished, or that stand in none of its parts, as those do that were written before it had them: then all that the
--- order holds is found, for the caller to choose from.
+-- Returns {server time in us, marks, total, {id, payload, id, payload, ...}}. The total is -1 if something has vanished
+-- or if the order holds entries that are in none of its parts because they were written before it had them. Then the
+-- answer is everything in the order, for the caller to choose from.
 local clock = redis.call('TIME')
 local marks = redis.call('HGETALL', KEYS[2])
 local offset, limit, wanted = ARGV[3], ARGV[4], tonumber(ARGV[6])

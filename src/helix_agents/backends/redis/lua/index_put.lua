@@ -1,8 +1,8 @@
--- Brings entries of the index up to date, each unless a newer one is there, and takes marks away.
+-- Updates entries of the index, each unless a newer one is stored, and removes marks.
 --
--- KEYS[1]  entries: id -> revision, payload and the names of the orders it stands in
+-- KEYS[1]  entries: id -> revision, payload and the names of the orders it is in
 -- KEYS[2]  marks
--- ARGV[1]  what the keys of orders begin with
+-- ARGV[1]  the prefix of the orders' keys
 -- ARGV[2]  how many marks follow
 -- Then entries, each as: id, revision, payload ('' if it is gone), how many orders, and per order its name and score.
 local prefix = ARGV[1]

@@ -1,8 +1,8 @@
 -- Keys of the logs (messages, state, checkpoints, chunks) are one integer: the log's number in the upper bits, the
--- place in it in the lower 32. A log is then contiguous on disk and needs no second index.
+-- position in it in the lower 32. A log is then contiguous on disk and needs no second index.
 
--- A stretch of history. Numbers up to its boundaries belong to the parent's chain, numbers above are its own.
--- A segment that is not owned any more lives on for the branches that see it.
+-- A stretch of history. Numbers up to its boundaries belong to the parent's chain, numbers above to the segment itself.
+-- A segment that is no longer owned lives on for the branches that see it.
 CREATE TABLE __agents_segments (
     segment          INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace        TEXT    NOT NULL,
@@ -23,7 +23,7 @@ CREATE TABLE __agents_messages (
     body       TEXT    NOT NULL
 );
 
--- `base` is the whole custom state after this row's writes, where somebody materialised it.
+-- `base` is the whole custom state after this row's writes, in rows where it was materialised.
 CREATE TABLE __agents_state_log (
     id     INTEGER PRIMARY KEY,
     writes TEXT    NOT NULL,
@@ -90,7 +90,7 @@ CREATE INDEX __agents_sessions_by_creation ON __agents_sessions (namespace, crea
 CREATE INDEX __agents_sessions_by_parent ON __agents_sessions (namespace, parent_session_id)
     WHERE parent_session_id IS NOT NULL;
 
--- start_version and start_messages are the answer its run start gave, for a caller who did not get it.
+-- start_version and start_messages are the answer to the run's start, for a caller that never received it.
 CREATE TABLE __agents_runs (
     key               INTEGER PRIMARY KEY,
     namespace         TEXT    NOT NULL,
@@ -221,8 +221,9 @@ CREATE TABLE __agents_locks (
     PRIMARY KEY (namespace, key)
 ) WITHOUT ROWID;
 
--- Keys are not reused, so that whoever still reads a deleted stream cannot end up in another one.
--- top_step and top_first bound the search for chunks of a step; prunable_since is set while there is something to prune.
+-- Keys are not reused, so that a reader of a deleted stream cannot end up in another one.
+-- top_step and top_first bound the search for chunks of a step; prunable_since is set while there is something to
+-- prune.
 CREATE TABLE __agents_streams (
     key            INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace      TEXT    NOT NULL,

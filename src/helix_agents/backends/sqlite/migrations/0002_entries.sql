@@ -1,5 +1,5 @@
--- What the state capabilities keep. A namespace's head has the last revision, the end of the audit chain, and the
--- revision up to which announced changes are gone; its epoch counts restores.
+-- The data of the state capabilities. A namespace's head has the last revision, the end of the audit chain, and the
+-- revision up to which events were removed; its epoch counts restores.
 CREATE TABLE __agents_entry_heads (
     namespace  TEXT    PRIMARY KEY,
     store_id   TEXT    NOT NULL,
@@ -10,8 +10,8 @@ CREATE TABLE __agents_entry_heads (
     audit_hash TEXT    NOT NULL
 ) WITHOUT ROWID;
 
--- A deleted key stays as a row without a value, so that its version goes on counting. The value comes last: listings
--- read what is before it and leave its pages alone.
+-- A deleted key stays as a row without a value, so that its version keeps counting. The value is the last column, so
+-- that listings read what is before it and leave its pages alone.
 CREATE TABLE __agents_entries (
     namespace     TEXT    NOT NULL,
     scope         TEXT    NOT NULL,
@@ -77,7 +77,7 @@ CREATE TABLE __agents_audit (
     PRIMARY KEY (namespace, seq)
 ) WITHOUT ROWID;
 
--- Rows of a backup on their way in.
+-- Staged rows of a backup that is being restored.
 CREATE TABLE __agents_entry_staging (
     namespace  TEXT    NOT NULL,
     restore_id TEXT    NOT NULL,

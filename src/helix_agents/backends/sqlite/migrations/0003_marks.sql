@@ -1,4 +1,4 @@
--- Sessions with a mark of ours (`MARKS` in domain/sessions.py) are found without looking at the others.
+-- Sessions with one of our marks (`MARKS` in domain/sessions.py) are found without scanning the others.
 CREATE INDEX __agents_sessions_remote
     ON __agents_sessions (namespace, json_extract(metadata, '$."helix.remote"'), created_at, session_id)
     WHERE json_extract(metadata, '$."helix.remote"') IS NOT NULL;

@@ -1,6 +1,6 @@
--- What is asked about a user, a tree of sessions, or the sessions whose time is up is looked up, however many others
--- there are. Listings find them in their order. Within `expiring` a status comes first: those that are at their end stay
--- there, and nobody looks for them.
+-- Queries about a user, a tree of sessions, or expired sessions use an index, however many other sessions there are,
+-- and listings get them in order. In `expiring` the status comes first: ended sessions stay in it, and no query looks
+-- for them.
 CREATE INDEX __agents_sessions_by_user ON __agents_sessions (namespace, user_id, created_at, session_id)
     WHERE user_id IS NOT NULL;
 DROP INDEX __agents_sessions_by_parent;
@@ -10,7 +10,7 @@ CREATE INDEX __agents_sessions_by_root ON __agents_sessions (namespace, root_ses
 CREATE INDEX __agents_sessions_expiring ON __agents_sessions (namespace, status, expires_at)
     WHERE expires_at IS NOT NULL;
 
--- A run is of one session, so an entry is there once all the same.
+-- A run belongs to one session, so entries are still unique.
 CREATE UNIQUE INDEX __agents_usage_of_tree
     ON __agents_usage (namespace, root_session_id, session_id, run_id, attempt, step, n);
 DROP INDEX __agents_usage_once;

@@ -1,4 +1,4 @@
--- What a step used stands in its checkpoint. Where somebody else counts, each entry is a row.
+-- A step's usage is stored in its checkpoint. Usage recorded in any other way has a row per entry.
 ALTER TABLE __agents_checkpoints ADD COLUMN used TEXT;
 ALTER TABLE __agents_usage RENAME TO __agents_usage_entries;
 DELETE FROM __agents_usage_entries WHERE key NOT IN (
@@ -9,7 +9,7 @@ CREATE UNIQUE INDEX __agents_usage_entries_once
 CREATE INDEX __agents_usage_entries_by_root ON __agents_usage_entries (namespace, root_session_id);
 DROP INDEX __agents_usage_of_tree;
 
--- All entries. The order of the joins is the one that finds those of a session, or of a tree, without looking at others.
+-- All entries. The order of the joins finds those of a session, or of a tree, without scanning others.
 CREATE VIEW __agents_usage AS
 SELECT namespace, session_id, root_session_id, run_id, attempt, step, n, source_type, source_name, user_id, agent_type,
     recorded_at, body
@@ -32,8 +32,7 @@ WHERE NOT EXISTS (
         AND first.step = steps.used ->> 'step' AND first.n = coalesce(entry.value ->> 'n', 0)
 );
 
--- Chunks that came together are one row, under the id of the last of them; they say themselves what run and step they
--- are of.
+-- Chunks stored together are one row, under the id of the last of them; their bodies name their run and step.
 CREATE TABLE __agents_lean_chunks (
     id     INTEGER PRIMARY KEY,
     first  INTEGER NOT NULL,

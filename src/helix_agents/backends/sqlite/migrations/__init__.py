@@ -1,4 +1,4 @@
-"""The schema's history: numbered SQL files that only go forward, applied once each under the write lock."""
+"""The schema's history: numbered SQL files that only go forward, each applied once under the write lock."""
 
 import re
 import time
@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS __agents_migrations (
 
 
 class Migration(NamedTuple):
-    """One step of the schema: `0001_initial.sql` is version 1, named `initial`."""
+    """One schema step: `0001_initial.sql` is version 1, named `initial`."""
 
     version: int
     name: str
@@ -43,7 +43,7 @@ def known_version() -> int:
 
 
 def refuse_foreign(connection: Connection) -> None:
-    """Refuse a file that another application keeps its tables in; a new one has none, and a store has ours.
+    """Refuse a file that holds another application's tables; a new file has none, and a store has ours.
 
     Raises:
         ForeignFileError: names some of the tables.
@@ -54,7 +54,7 @@ def refuse_foreign(connection: Connection) -> None:
 
 
 def schema_version(connection: Connection) -> int:
-    """The schema the file has; 0 for a new one."""
+    """The file's schema version; 0 for a new file."""
     if connection.one("SELECT 1 FROM sqlite_schema WHERE name = '__agents_migrations'") is None:
         return 0
     row = connection.one("SELECT version FROM __agents_migrations ORDER BY version DESC LIMIT 1")
@@ -62,7 +62,7 @@ def schema_version(connection: Connection) -> int:
 
 
 def migrate(connection: Connection) -> None:
-    """Bring the file to the newest known schema; runs inside a write transaction, so one process does it."""
+    """Bring the file to the newest known schema; runs inside a write transaction, so only one process does it."""
     version = schema_version(connection)
     for step in migrations():
         if step.version <= version:

@@ -11,20 +11,22 @@ from helix_agents.cli.output import Output
 
 @click.command()
 @click.option("--yes", "-y", "sure", is_flag=True, help="Approve without asking.")
-@click.option("--plain", is_flag=True, help="Lines instead of a live view, as where there is no terminal.")
+@click.option("--plain", is_flag=True, help="Print lines instead of a live view, as without a terminal.")
 @click.option(
     "--model",
     metavar="NAME",
-    help="Ask this model, such as anthropic:claude-sonnet-4-5, not the one whose key is set.",
+    help="Use this model, such as anthropic:claude-sonnet-4-5, not the one whose API key is set.",
 )
-@click.option("--scripted", is_flag=True, help="Ask a model that follows a script, whatever key is set.")
+@click.option("--scripted", is_flag=True, help="Use a scripted model, even if an API key is set.")
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Leave the store and the order book here, in place of those of an earlier demonstration.",
+    help="Keep the store and the order book here, replacing those of an earlier demo.",
 )
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), hidden=True, help="Write the last view there.")
+@click.option(
+    "--svg", type=click.Path(path_type=Path, dir_okay=False), hidden=True, help="Write the last view to this file."
+)
 @json_option
 @click.pass_obj
 def command(
@@ -36,14 +38,15 @@ def command(
     keep: Path | None,
     svg: Path | None,
 ) -> ExitCode:
-    """Watch an agent survive a kill -9; needs no key and no setup.
+    """Watch an agent survive a kill -9; no API key or setup needed.
 
-    A research desk works in a process of its own: an editor with three researchers side by side, who buy articles from
-    a shop. The process gets SIGKILL in the middle of it. A second one goes on, a person is asked for an approval, a
-    third one finishes. At the end everything is counted: orders in the shop's book, runs, messages, stream.
+    A research desk runs in its own process: an editor, and three researchers who work in parallel and buy articles from
+    a shop. The process gets SIGKILL in the middle of its work. A second process takes over, you are asked for an
+    approval, and a third process finishes. Then everything is counted: orders in the shop's book, runs, messages,
+    stream.
 
-    The agents ask a real model where the key of one is in the environment (ANTHROPIC_API_KEY, OPENAI_API_KEY,
-    GOOGLE_API_KEY), else one that follows a script. The store is a file of its own; HELIX_STORE is left alone.
+    The agents use a real model if its API key is in the environment (ANTHROPIC_API_KEY, OPENAI_API_KEY,
+    GOOGLE_API_KEY), otherwise a scripted one. The demo has its own store file and does not touch HELIX_STORE.
     """
     import asyncio
     from tempfile import TemporaryDirectory
@@ -53,7 +56,7 @@ def command(
     from helix_agents.cli.commands.demo.views import choose_view
 
     if model is not None and scripted:
-        raise click.UsageError("--model names a real model and --scripted wants none; give one of them.")
+        raise click.UsageError("--model and --scripted exclude each other; give only one of them.")
     cast = choose_model(model, scripted=scripted)
     with TemporaryDirectory(prefix="helix-demo-") as temporary:
         folder = keep or Path(temporary)
@@ -63,7 +66,7 @@ def command(
 
 
 def clear(folder: Path) -> None:
-    """Make the folder, and remove what an earlier demonstration left in it."""
+    """Create the folder, and remove what an earlier demonstration left in it."""
     from helix_agents.cli.commands.demo.director import STORE_FILE
     from helix_agents.cli.commands.demo.shop import Shop
 

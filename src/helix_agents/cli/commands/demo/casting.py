@@ -1,4 +1,4 @@
-"""Which model plays the agents of the demonstration: a real one where a key is set, else one that follows a script."""
+"""Which model the demo's agents use: a real one if an API key is set, otherwise a scripted one."""
 
 import os
 
@@ -16,7 +16,7 @@ REAL_MODELS = {
 
 
 class Cast(Record):
-    """The model by its name, None for the script; and why it is this one."""
+    """The model by its name, None for the script; and the reason for the choice."""
 
     model: str | None
     why: str
@@ -33,11 +33,11 @@ def choose_model(named: str | None, *, scripted: bool) -> Cast:
         return Cast(model=named, why=f"model: {named}")
     variable = next((name for name in REAL_MODELS if os.environ.get(name)), None)
     if scripted or variable is None:
-        return Cast(model=None, why="model: one that follows a script; no key is needed")
+        return Cast(model=None, why="model: a scripted one, so no API key is needed")
     model = REAL_MODELS[variable]
     try:
         open_model(model)
     except MissingExtraError as missing:
         extra = f"pip install 'helix-agents[{missing.extra}]'"
-        return Cast(model=None, why=f"model: a script; for a real one {extra}")
+        return Cast(model=None, why=f"model: a scripted one; for a real one: {extra}")
     return Cast(model=model, why=f"model: {model} ({variable} is set)")

@@ -13,8 +13,8 @@ HELD = "Nothing was lost, and nothing was done twice."
 
 
 def closing_words(checks: Sequence[Check], *, held: bool, kept_at: str | None) -> list[str]:
-    """`kept_at` is the URL of the store, where it is left for the person to look at."""
-    verdict = HELD if held else "That did not hold, and that is a bug."
+    """`kept_at` is the URL of the store if it is kept for the user to look at."""
+    verdict = HELD if held else "Not everything held. That is a bug."
     suggestions = list(_suggestions(kept_at))
     width = max(len(command) for command, _ in suggestions)
     return [
@@ -31,19 +31,19 @@ def closing_words(checks: Sequence[Check], *, held: bool, kept_at: str | None) -
 
 def _suggestions(kept_at: str | None) -> Iterator[tuple[str, str]]:
     if kept_at is None:
-        yield typed("helix", "demo", "--keep", "desk"), "again, and leave its store to look at"
+        yield typed("helix", "demo", "--keep", "desk"), "run it again and keep its store to explore"
     else:
         yield typed("helix", "sessions", "messages", SESSION_ID, "--store", kept_at), "what the editor said and did"
     if Path("examples/first_agent.py").exists():
-        yield typed("helix", "chat", "examples/ask_a_human.py"), "talk to an agent, approve, rewind"
-        yield typed("python", "examples/first_agent.py"), "an agent of your own, in 12 lines"
+        yield typed("helix", "chat", "examples/ask_a_human.py"), "chat with an agent: approve, rewind"
+        yield typed("python", "examples/first_agent.py"), "your first agent, in 12 lines"
     else:
-        yield typed("helix", "chat", "FILE.py"), "talk to an agent you wrote"
-    yield typed("helix", "doctor"), "what is installed, and how your store is"
+        yield typed("helix", "chat", "FILE.py"), "chat with an agent that you wrote"
+    yield typed("helix", "doctor"), "check your installation and your store"
 
 
 def _near(file: Path) -> str:
-    """The file as somebody in this directory would name it; from one that was deleted, by its whole path."""
+    """The file relative to the current directory; its full path if there is no such path."""
     with suppress(FileNotFoundError, ValueError):
         return str(file.relative_to(Path.cwd()))
     return str(file)

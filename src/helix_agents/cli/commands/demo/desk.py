@@ -1,4 +1,4 @@
-"""The agents of the demonstration: an editor, and researchers who buy articles. Worth reading as an example."""
+"""The agents of the demo: an editor, and researchers who buy articles. Worth reading as an example."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -47,7 +47,7 @@ class Report(BaseModel):
 
 
 def find_order(given: Mapping[str, Any], ctx: ToolContext[Any, Shop]) -> Reconciled:
-    """Whether an order took place whose process died: the shop knows, by the key the order went out with."""
+    """Find out whether an order took place although its process died: the shop knows it by its idempotency key."""
     found = ctx.deps.find(ctx.idempotency_key)
     return DidNotHappen() if found is None else Happened(f"bought {found.title!r} (found in the order book)")
 
@@ -75,7 +75,7 @@ def publish(ctx: ToolContext[Notes, Shop], title: str) -> str:
 
 
 def build_agents(model: str | LLMAdapter) -> list[AnyAgent]:
-    """The editor, who delegates, and the researcher, who buys and reads."""
+    """The editor, who delegates, and the researcher, who buys and reads articles."""
     researcher = Agent(
         name="researcher",
         description="Looks into one question: buys one article on it and sums it up.",
@@ -99,7 +99,7 @@ def build_agents(model: str | LLMAdapter) -> list[AnyAgent]:
 
 @asynccontextmanager
 async def open_shop(folder: Path, session_id: SessionId, user_id: str | None) -> AsyncGenerator[Shop, None]:
-    """What the tools get as `ctx.deps`, in whichever process they run."""
+    """Opens what the tools get as `ctx.deps`, in whichever process they run."""
     yield Shop(folder)
 
 

@@ -1,4 +1,4 @@
-"""The course of the demonstration: a worker begins, is killed, a second goes on, a person decides, a third ends it."""
+"""The course of the demo: a worker starts and is killed, a second takes over, a person decides, a third finishes."""
 
 import asyncio
 import signal
@@ -26,40 +26,40 @@ from helix_agents.domain.pending import ApprovalAnswer, PendingFilter
 from helix_agents.domain.records import JSON
 from helix_agents.ports.backend import Backend, open_backend
 
-# The order that is in flight when its process dies; of a real model, which chooses its own titles, the first one.
+# The order that is in flight when its process dies; with a real model, which chooses its own titles, the first one.
 HELD_ORDER = list(FINDINGS)[-1]
 # How much of a reply must be visible before the process is killed in the middle of it.
 PIECES_OF_A_REPLY = 6
 MOST_SECONDS = 120.0
-# How long a real model's other agents get to be in the middle of something, while one waits for its order.
+# How long a real model's other agents get to be in the middle of something while one waits for its order.
 MOST_SECONDS_OF_AN_ORDER = 6.0
 STORE_FILE = "demo.db"
 
 
 class WorkerFailedError(HelixError):
-    """A worker of the demonstration ended too early, or not at all."""
+    """A worker of the demo ended too early, or did not end."""
 
     code = "worker_failed"
     pid: int
     problem: str
 
     def __str__(self) -> str:
-        return f"Process {self.pid} did not do its part: {self.problem}"
+        return f"Process {self.pid} failed: {self.problem}"
 
 
 @asynccontextmanager
 async def _soon(process: Process) -> AsyncGenerator[None, None]:
-    """Wait for a worker, but not for ever."""
+    """Wait for a worker, but not forever."""
     try:
         async with asyncio.timeout(MOST_SECONDS):
             yield
     except TimeoutError:
-        raise WorkerFailedError(process.pid, f"it was not done after {MOST_SECONDS:.0f} seconds") from None
+        raise WorkerFailedError(process.pid, f"it did not finish within {MOST_SECONDS:.0f} seconds") from None
 
 
 @contextmanager
 def _keyboard_as_usual() -> Generator[None, None, None]:
-    """Let Ctrl-C end the block, in which a person is waited for; the event loop would first let it finish."""
+    """Let Ctrl-C end the block, which waits for a person; the event loop would let it finish first."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -85,7 +85,7 @@ class Director:
         self._news = asyncio.Event()
 
     async def direct(self) -> ExitCode:
-        """Run the demonstration and answer whether it held."""
+        """Run the demonstration and return whether it held."""
         self._view.begin(self._scene)
         closing: list[str] = []
         try:
@@ -103,11 +103,11 @@ class Director:
         serving = asyncio.create_task(self._serve_orders())
         try:
             in_flight = await self._begin_and_kill(backend)
-            await self._let_work(backend, "recover", "takes the run over: the same run, its next attempt")
+            await self._let_work(backend, "recover", "takes over: the same run, its next attempt")
             turns = 1
             while await self._decide():
                 turns += 1
-                await self._let_work(backend, "resume", "goes on with what was decided")
+                await self._let_work(backend, "resume", "resumes the session with the decision")
             run = await backend.state.get_current_run(SESSION_ID)
             status = "missing" if run is None else run.status
             scene.tell(f"the run is {status}")
@@ -128,8 +128,8 @@ class Director:
     # -- the acts
 
     async def _begin_and_kill(self, backend: Backend) -> dict[str, int]:
-        """The first worker, up to the moment that shows most; answers what it was in the middle of."""
-        worker, process = await self._start("begin", "begins the run")
+        """Run the first worker up to the most telling moment; returns what it was in the middle of."""
+        worker, process = await self._start("begin", "starts the run")
         ended = asyncio.create_task(worker.wait())
         ended.add_done_callback(lambda _: self._news.set())
         async with _soon(process):
@@ -141,9 +141,9 @@ class Director:
             raise await self._explained(backend, process, complaint)
         process.state = "killed"
         in_flight = await self._in_flight(backend)
-        self._scene.tell(f"process {process.pid} gets SIGKILL")
+        self._scene.tell(f"process {process.pid} is killed with SIGKILL")
         self._scene.tell(
-            f"cut off: {in_flight['researchers_done']} researcher back, {in_flight['replies']} in mid-sentence, "
+            f"at the kill: {in_flight['researchers_done']} researcher done, {in_flight['replies']} mid-sentence, "
             f"{in_flight['orders']} order in flight"
         )
         await asyncio.sleep(self._view.reading_seconds)
@@ -159,7 +159,7 @@ class Director:
             raise await self._explained(backend, process, complaint)
 
     async def _explained(self, backend: Backend, process: Process, complaint: bytes) -> "WorkerFailedError":
-        """Why a worker ended that should not have: what its run says, or else its last words."""
+        """Why a worker ended that should not have: the error of its run, or otherwise its last line of output."""
         run = await backend.state.get_current_run(SESSION_ID)
         words = complaint.decode(errors="replace").strip().splitlines()
         if run is not None and run.error:
@@ -167,22 +167,24 @@ class Director:
         elif words:
             problem = words[-1]
         else:
-            problem = "the model was done before there was anything to interrupt"
-        way_out = " (helix demo --scripted needs no model)" if self._cast.model is not None else ""
+            problem = "the model finished before there was anything to interrupt"
+        way_out = " (to run without a real model: helix demo --scripted)" if self._cast.model is not None else ""
         return WorkerFailedError(process.pid, problem + way_out)
 
     async def _decide(self) -> int:
-        """Ask about every call that waits; no process is kept alive for that. Answers how many were decided."""
+        """Ask about every call that waits; no process is kept alive for that. Returns how many were decided."""
         decided = 0
         async with open_desk(self._url) as helix:
             waiting = await helix.list_pending(PendingFilter(root_session_id=SESSION_ID))
             for call in waiting.items:
-                self._scene.tell("no process is alive now; the question is a row in the store")
+                self._scene.tell("no process is running now; the question is a row in the store")
                 question = f"May the editor {call.tool_name} {_subject(call.input)}?"
                 with _keyboard_as_usual():
                     approved = self._view.ask(question)
                 await helix.submit_tool_result(SESSION_ID, call.tool_call_id, ApprovalAnswer(approved=approved))
-                self._scene.tell(f"{call.tool_name} is {'approved' if approved else 'denied'}, stored once")
+                self._scene.tell(
+                    f"{call.tool_name} is {'approved' if approved else 'denied'}; the decision is stored once"
+                )
                 decided += 1
         return decided
 
@@ -215,7 +217,8 @@ class Director:
             await self._news.wait()
 
     async def _serve_orders(self) -> None:
-        """The shop answers each order as it comes, but one: the process that placed it will not live to hear."""
+        """The shop answers each order as it comes, except one: the process that placed it will not live to get the
+        answer."""
         served: set[str] = set()
         while True:
             self._scene.book = await asyncio.to_thread(self._shop.entries)
@@ -231,7 +234,7 @@ class Director:
             await asyncio.sleep(0.02)
 
     def _is_the_moment(self) -> bool:
-        """An order is out and unanswered, one researcher is back and one in mid-sentence."""
+        """An order is placed and unanswered, one researcher is back and one is in mid-sentence."""
         if self._held is None:
             return False
         # A real model need not do all that; an order in flight is enough.
@@ -239,13 +242,14 @@ class Director:
             return True
         researchers = [each for each in self._scene.speakers.values() if each.name == "researcher"]
         at_work = [each for each in researchers if not each.done]
-        # On a machine that stalls the reply may be over before anybody looked; the order is still in flight.
+        # On a machine that stalls, the reply may be over before it is noticed; the order is still in flight.
         return len(researchers) > len(at_work) and (
             len(at_work) == 1 or any(len(each.said) >= PIECES_OF_A_REPLY for each in at_work)
         )
 
     async def _in_flight(self, backend: Backend) -> dict[str, int]:
-        """What the store knows of the work that was cut: asked after the kill, of rows that nobody changes now."""
+        """What the store knows about the interrupted work, read after the kill from rows that no process changes
+        now."""
         orders = replies = done = 0
         for ref in await backend.state.get_sub_session_refs(SESSION_ID):
             effects = await backend.state.list_effects(ref.sub_session_id)

@@ -30,7 +30,7 @@ class Check(Record):
 async def count(
     backend: Backend, session_id: SessionId, book: Sequence[Entry], sequences: Sequence[int], *, turns: int
 ) -> list[Check]:
-    """Count what must hold whatever was killed; `sequences` are those a reader saw, `turns` the runs begun."""
+    """Count what must hold whatever was killed; `sequences` is what a reader saw, `turns` counts the runs started."""
     state = backend.state
     below = await state.list_sessions(SessionFilter(root_session_id=session_id), limit=200)
     sessions = [session_id, *(each.session_id for each in below.items if each.session_id != session_id)]
@@ -49,13 +49,13 @@ async def count(
     keys = Counter(entry.key for entry in book)
     runs = await state.list_runs(session_id)
     return [
-        Check(what="orders in the shop's book for the orders agents made", expected=ordered, found=_of(book, "order")),
-        Check(what="reports published for the approvals given", expected=published, found=_of(book, "publish")),
-        Check(what="entries in the book under a key used before", expected=0, found=len(book) - len(keys)),
+        Check(what="orders in the shop's book, one per order made", expected=ordered, found=_of(book, "order")),
+        Check(what="reports published, one per approval", expected=published, found=_of(book, "publish")),
+        Check(what="book entries that reuse an idempotency key", expected=0, found=len(book) - len(keys)),
         Check(what="tool calls with exactly one result", expected=len(calls), found=_paired(calls, results)),
-        Check(what="researchers for the delegations made", expected=len(refs), found=len(sessions) - 1),
-        Check(what="runs, however many processes drove them", expected=turns, found=runs.total),
-        Check(what="stream chunks a reader saw twice or out of order", expected=0, found=_disorder(sequences)),
+        Check(what="researchers, one per delegation", expected=len(refs), found=len(sessions) - 1),
+        Check(what="runs, no matter how many processes drove them", expected=turns, found=runs.total),
+        Check(what="stream chunks that a reader saw twice or out of order", expected=0, found=_disorder(sequences)),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What somebody who watches the demonstration knows: processes, speakers, orders and what happened so far."""
+"""What a viewer of the demo knows: processes, speakers, orders and what happened so far."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.ids import SessionId
 
-# How much of an answer is told; every event fits on one line of a terminal of 80 columns.
+# How much of an answer is shown; every event fits on one line of an 80-column terminal.
 TOLD = 44
 
 
@@ -43,7 +43,7 @@ class Speaker:
     """One agent in its session: what it does and what it said."""
 
     name: str
-    doing: str = "thinks"
+    doing: str = "thinking"
     done: bool = False
     said: dict[int, str] = field(default_factory=dict[int, str])
 
@@ -53,7 +53,7 @@ class Speaker:
 
 
 class Scene:
-    """The demonstration so far, put together from the stream alone and from what the director tells."""
+    """The demonstration so far, assembled from the stream and from what the director tells."""
 
     def __init__(self, on_event: Callable[[str], object]) -> None:
         self._on_event = on_event
@@ -69,7 +69,7 @@ class Scene:
         return time.monotonic() - self._began
 
     def tell(self, sentence: str) -> None:
-        """Something happened that everybody should notice."""
+        """Something happened that every viewer should notice."""
         self.events.append((self.seconds, sentence))
         self._on_event(sentence)
 
@@ -82,28 +82,28 @@ class Scene:
         match chunk:
             case TextDelta(delta=delta, sequence=sequence):
                 speaker.said[sequence] = delta
-                speaker.doing = "writes"
+                speaker.doing = "writing"
             case StepDiscarded(from_sequence=first, to_sequence=last):
                 for each in self.speakers.values():
                     each.said = {at: text for at, text in each.said.items() if not first <= at <= last}
             case ToolStart(tool_name="buy_article", arguments=arguments):
-                speaker.doing = "buys an article"
+                speaker.doing = "buying an article"
                 self.tell(f"a researcher orders {quoted(str(arguments['title']))}")
             case ToolEnd(tool_name="buy_article", result=result):
-                speaker.doing = "reads"
+                speaker.doing = "reading"
                 if "found in the order book" in str(result):
-                    self.tell("the shop's book has the order in flight: it is not placed again")
+                    self.tell("the order in flight reached the shop, so it is not placed again")
             case SubagentStart(child_session_id=child, child_agent_type=agent):
                 self.speakers.setdefault(child, Speaker(name=agent))
-                speaker.doing = "waits for its researchers"
+                speaker.doing = "waiting for researchers"
             case SubagentEnd(child_session_id=child, status=status):
                 child_speaker = self.speakers.setdefault(child, Speaker(name="researcher"))
                 if not child_speaker.done:
                     # A recovered run says it again: the step it belongs to was not committed.
-                    self.tell(f"a researcher is back: {child_speaker.text.strip()[:TOLD]}…")
+                    self.tell(f"a researcher reports: {child_speaker.text.strip()[:TOLD]}…")
                 child_speaker.doing, child_speaker.done = status, True
             case ToolApprovalRequest(tool_name=name):
-                speaker.doing = f"asks for approval of {name}"
+                speaker.doing = f"waiting for approval: {name}"
             case StepCommitted(sequence=sequence):
                 speaker.said[sequence] = " "
             case Output() if chunk.parent_tool_call_id is None:

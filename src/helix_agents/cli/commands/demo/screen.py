@@ -27,12 +27,12 @@ SIGNS = {"works": "●", "killed": "✖", "left": "○"}
 
 
 class Screen:
-    """Draws the scene again whenever it changed."""
+    """Redraws the scene whenever it changes."""
 
     reading_seconds = READING_SECONDS
 
     def __init__(self, *, asks: bool, svg: Path | None) -> None:
-        # A picture is drawn to a file, at a size that fits a page; a terminal gets what it has.
+        # A picture is drawn to a file, at a size that fits a page; a terminal is drawn at its own size.
         self._svg = svg
         self._console = (
             Console(record=True, width=WIDTH, force_terminal=True, file=io.StringIO()) if svg is not None else Console()
@@ -70,16 +70,16 @@ class Screen:
         is_shown = not self._live.is_started
         self._live.stop()
         if is_shown:
-            # Whoever left instead of answering has the scene above the question.
+            # A user who left instead of answering already has the scene above the question.
             return
         if self._svg is not None:
-            # What was drawn on the way is of no use in a picture; it shows the end.
+            # Intermediate drawings are of no use in a picture, which shows the end.
             self._console.export_text(clear=True)
         self._console.print(self._draw())
         for line in closing:
             self._console.print(_styled(line))
         if self._svg is not None:
-            # In whatever monospaced font the reader has: a picture asks no other server for one.
+            # The picture uses the reader's own monospaced font, so that it loads none from another server.
             picture = re.sub(
                 r"@font-face \{.*?\}\s*", "", self._console.export_svg(title="helix demo"), flags=re.DOTALL
             )

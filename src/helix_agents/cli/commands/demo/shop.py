@@ -21,19 +21,20 @@ class Entry(Record):
 
 
 class Shop:
-    """An order book that only grows. An entry is on disk before the shop says so, whatever becomes of the caller."""
+    """An order book that only grows. An entry is on disk before the shop confirms it, whatever happens to the
+    caller."""
 
     def __init__(self, folder: Path) -> None:
         self._book = folder / "order-book.jsonl"
         self._confirmed = folder / "confirmed"
 
     def clear(self) -> None:
-        """Begin a new book."""
+        """Start a new book."""
         self._book.unlink(missing_ok=True)
         shutil.rmtree(self._confirmed, ignore_errors=True)
 
     def write(self, deed: Deed, title: str, key: str) -> None:
-        """Put an entry into the book; a second one under the same key would be a second order."""
+        """Add an entry to the book; a second entry under the same key would be a second order."""
         line = encode(Entry(deed=deed, title=title, key=key, pid=os.getpid())) + b"\n"
         book = os.open(self._book, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:

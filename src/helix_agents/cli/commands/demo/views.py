@@ -9,11 +9,11 @@ from helix_agents.cli.output import Output
 
 
 class View(Protocol):
-    """What the director needs of whoever shows the scene."""
+    """What the director needs from a view of the scene."""
 
     @property
     def reading_seconds(self) -> float:
-        """How long somebody who watches needs to take in what matters most."""
+        """How long a viewer needs to take in what matters most."""
         ...
 
     def begin(self, scene: Scene) -> None:
@@ -29,7 +29,7 @@ class View(Protocol):
         ...
 
     def ask(self, question: str) -> bool:
-        """Let the person decide, or decide for them where nobody can be asked."""
+        """Let the person decide, or decide for them if they cannot be asked."""
         ...
 
     def end(self, closing: list[str]) -> None:
@@ -38,7 +38,7 @@ class View(Protocol):
 
 
 class LinesView:
-    """One line per event; silent where a script wants JSON."""
+    """One line per event; silent if a script wants JSON."""
 
     reading_seconds = 0.0
 
@@ -60,7 +60,7 @@ class LinesView:
     def ask(self, question: str) -> bool:
         if self._asks:
             return self._output.confirm(question, default=True)
-        self._output.say(f"         {question} yes (nobody here to ask)")
+        self._output.say(f"         {question} yes (answered automatically)")
         return True
 
     def end(self, closing: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A process that works for the demonstration: begins a run, takes one over, or resumes it. Killing it is safe."""
+"""A worker process of the demo: starts a run, takes one over, or resumes it. Killing it is safe."""
 
 import asyncio
 import sys
@@ -7,11 +7,11 @@ from pathlib import Path
 
 SESSION_ID = "demo"
 LEASE_MS = 1_500
-"""How long a dead process counts as alive; short here, so that nobody has to wait."""
+"""How long a dead process counts as alive; short here, so that the demo does not have to wait."""
 
 
 async def work(task: str, url: str, folder: str, model: str) -> None:
-    """Do one task and leave when the run ends or waits for somebody."""
+    """Do one task and leave when the run ends or waits for an answer."""
     from helix_agents.cli.commands.demo.desk import TASK, build_agents, open_shop, scripted_model
     from helix_agents.engine.services import EngineOptions
     from helix_agents.runtimes.in_process import Executor

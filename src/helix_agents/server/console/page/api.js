@@ -1,9 +1,9 @@
-// The server's routes, as this page calls them: with the reader's own token, if it needs one.
+// Calls to the server's routes, with the reader's own token if the server needs one.
 
 const TOKEN = "helix.token";
 const BASE = new URL(".", location.href.split("#")[0]);
 
-/** A request that was refused, or that nobody answered (status 0). */
+/** A request that was refused, or that got no response (status 0). */
 export class Refused extends Error {
   constructor(status, body) {
     super(body.error);
@@ -15,11 +15,11 @@ export class Refused extends Error {
 
 const UNREACHABLE = {
   error: "The server cannot be reached.",
-  detail: "It may be restarting, or the network is gone. This page tries again by itself.",
+  detail: "It may be restarting, or the network may be down. This page keeps trying.",
   code: "unreachable",
 };
 
-/** Whether the reader gave a token; it is kept for this tab alone, and goes when the tab does. */
+/** Whether the reader gave a token; it is kept for this tab only, and is gone when the tab is closed. */
 export function hasToken() {
   return sessionStorage.getItem(TOKEN) !== null;
 }
@@ -42,10 +42,10 @@ async function send(path, options) {
   if (response.ok) return response;
   const body = await response.json().catch(() => ({
     error: `The server answered ${response.status}.`,
-    detail: "What it said was not an answer of an agent server; a proxy may stand in between.",
+    detail: "This is not a response of an agent server; there may be a proxy in between.",
     code: "no_answer",
   }));
-  // It is not one request that was refused then, but everything that this page would ask.
+  // Then the server refuses not just this request, but everything this page would ask for.
   if (response.status === 401) dispatchEvent(new CustomEvent("helix:unauthenticated"));
   throw new Refused(response.status, body);
 }
@@ -57,7 +57,7 @@ export function ofSession(sessionId, what = "") {
 
 /**
  * @param {string} path
- * @param {Object<string, string | number | null | undefined>} [query] what is null or empty is left out
+ * @param {Object<string, string | number | null | undefined>} [query] null or empty values are left out
  */
 export async function get(path, query = {}, signal = undefined) {
   const asked = new URLSearchParams();
@@ -74,7 +74,7 @@ export async function post(path, body) {
   return response.json();
 }
 
-/** Remove something. */
+/** Send a DELETE request. */
 export async function remove(path) {
   await send(path, { method: "DELETE" });
 }
@@ -103,7 +103,7 @@ export async function* events(sessionId, after, signal) {
   } catch (cause) {
     throw signal.aborted ? cause : new Refused(0, UNREACHABLE);
   } finally {
-    // Who has read enough leaves, or the server would keep a place for this reader.
+    // Disconnect a reader that has read enough, or the server would keep a place for it.
     reader.cancel().catch(() => {});
   }
 }

@@ -1,13 +1,13 @@
-// Questions before something is done, and short words after it was.
+// Questions before an action, and short messages after it.
 
 import { fill, h } from "./dom.js";
 
 /**
- * Ask before something is done.
+ * Ask before an action.
  *
  * @param {{title: string, text: string, action: string, danger?: boolean,
  *          field?: {label: string, value?: string, required?: boolean}}} question
- * @returns {Promise<string | null>} what was written into the field, or "" without one; null when it is not to be done
+ * @returns {Promise<string | null>} the text in the field, or "" without one; null if the action was declined
  */
 export function ask({ title, text, action, danger = false, field }) {
   const input = field && h("input", { value: field.value ?? "", required: field.required, autocomplete: "off" });
@@ -30,7 +30,7 @@ export function ask({ title, text, action, danger = false, field }) {
   );
   document.body.append(dialog);
   dialog.showModal();
-  // Enter in the field does what is asked; Escape, or Enter on a question that cannot be undone, does not.
+  // Enter in the field confirms. Escape declines, and so does Enter for an action that cannot be undone.
   if (input) input.select();
   else if (!danger) dialog.querySelector("button.primary").focus();
   return new Promise((resolve) => {
@@ -49,7 +49,7 @@ export function ask({ title, text, action, danger = false, field }) {
 
 let told;
 
-/** Say something at the edge of the page, to readers of screens too. */
+/** Show a message at the edge of the page, and announce it to screen readers. */
 export function say(text, kind = "") {
   told ??= document.body.appendChild(h("div.told", { role: "status", "aria-live": "polite" }));
   const line = h(`p${kind ? `.${kind}` : ""}`, null, text);
@@ -57,7 +57,7 @@ export function say(text, kind = "") {
   setTimeout(() => line.remove(), kind === "bad" ? 12_000 : 6_000);
 }
 
-/** Do something, and say what came of it; true when it was done. */
+/** Do something and report the outcome; returns true if it succeeded. */
 export async function attempt(work, done) {
   try {
     const answer = await work();

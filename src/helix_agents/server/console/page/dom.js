@@ -1,23 +1,23 @@
-// Elements, made in one place. What models and users wrote becomes text nodes: nothing here takes HTML.
+// Elements, created in one place. Text of models and users becomes text nodes: nothing here accepts HTML.
 
 /**
- * Characters that nobody sees, and those that turn the text around them: `gnp.exe` could be shown as `exe.png`. What
- * joins letters and emoji is left alone.
+ * Invisible characters, and those that reverse the text around them: `gnp.exe` could be shown as `exe.png`.
+ * Characters that join letters and emoji are left alone.
  */
 const UNSEEN = /(?![\t\n\r\u200c\u200d\ufe0e\ufe0f])[\p{Cc}\p{Cf}\p{Default_Ignorable_Code_Point}]/gu;
 
-/** A text in which such characters are spelt out: whoever decides on a call reads what it says. */
+/** A text with such characters spelt out, so that a person who decides on a call reads what it really says. */
 export function spelt(text) {
   return text.replace(UNSEEN, (each) => `⟨U+${each.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
-/** A value as JSON, laid out, in which they are escaped: it is the same value, for who edits it, too. */
+/** A value as indented JSON with such characters escaped, so that it stays the same value when it is edited. */
 export function jsonText(value) {
   const escaped = (each) => each.split("").map((unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
   return JSON.stringify(value, null, 2).replace(UNSEEN, (each) => escaped(each).join(""));
 }
 
-/** What becomes of children: texts are spelt, and what is nothing is left out. */
+/** Children in their final form: texts spelt out, empty values left out. */
 function nodes(children) {
   const shown = children.flat().filter((child) => child !== null && child !== undefined && child !== false);
   return shown.map((child) => (child instanceof Node ? child : spelt(String(child))));
@@ -26,7 +26,7 @@ function nodes(children) {
 /**
  * An element: `h("a.row", { href: "#/inbox", onclick: go }, "Inbox", count)`.
  *
- * Children are elements, texts, or nothing (null, undefined, false). Links lead within the page only.
+ * Children are elements, texts, or nothing (null, undefined, false). Links only lead within the page.
  *
  * @param {string} what a tag, with classes after dots
  * @param {Object<string, any> | null} [attributes] an `on…` is a listener; true and false switch an attribute
@@ -48,13 +48,13 @@ export function h(what, attributes, ...children) {
   return element;
 }
 
-/** Put these into an element, in place of what it has. */
+/** Replace the contents of an element. */
 export function fill(element, ...children) {
   element.replaceChildren(...nodes(children));
   return element;
 }
 
-/** A button that is off while what it began goes on, so that nothing is asked for twice. */
+/** A button that is disabled while its action is in progress, so that nothing is requested twice. */
 export function button(label, onclick, kind = "") {
   const element = h(`button${kind ? `.${kind}` : ""}`, { type: "button" }, label);
   element.addEventListener("click", async () => {
@@ -68,12 +68,12 @@ export function button(label, onclick, kind = "") {
   return element;
 }
 
-/** What there is to see when there is nothing to see, and what to do about it. */
+/** A placeholder for an empty view, with what to do about it. */
 export function empty(title, ...advice) {
   return h("div.empty", null, h("strong", null, title), ...advice.map((line) => h("p", null, line)));
 }
 
-/** Something went wrong, said where it would have been shown. */
+/** An error message in place of what would have been shown. */
 export function problem(error, again) {
   return h(
     "div.problem",
@@ -86,7 +86,7 @@ export function problem(error, again) {
 
 const FOLDED = 4_000;
 
-/** A value as JSON, laid out; a long one is folded. */
+/** A value as indented JSON; a long one is collapsed. */
 export function json(value) {
   const text = value === undefined ? "" : typeof value === "string" ? value : jsonText(value);
   const block = h("pre.json", { tabindex: "0" });
@@ -106,7 +106,7 @@ export function json(value) {
 
 const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(?:true|false|null)\b|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
-/** The pieces of a JSON text, each as an element that says what it is. */
+/** The tokens of a JSON text, each as an element marked with its kind. */
 function coloured(text) {
   const pieces = [];
   let at = 0;

@@ -1,11 +1,11 @@
-// Times, spans and counts as people read them.
+// Times, durations and counts in readable form.
 
 import { h } from "./dom.js";
 
 /** How far the server's clock is ahead of this machine's; all stored times are the server's. */
 let ahead = 0;
 
-/** Learn the server's time from an answer. */
+/** Learn the server's time from a response. */
 export function setClock(timestamp) {
   ahead = timestamp - Date.now();
 }
@@ -31,14 +31,14 @@ function distance(at) {
   return "just now";
 }
 
-/** A time as its distance from now, with the date for who points at it. */
+/** A time as its distance from now, with the full date as a tooltip. */
 export function when(at) {
   if (at === undefined || at === null) return h("span.muted", null, "never");
   const date = new Date(at);
   return h("time", { datetime: date.toISOString(), title: absolute.format(date) }, distance(at));
 }
 
-// Times that are on the page move on, whoever drew them.
+// Keep all times on the page up to date.
 setInterval(() => {
   for (const shown of document.querySelectorAll("time")) shown.textContent = distance(Date.parse(shown.dateTime));
 }, 10_000);
@@ -81,7 +81,7 @@ const WORDS = {
   terminated: "terminated",
 };
 
-/** A status at a glance: a coloured dot, and the word for who does not see colours. */
+/** A status at a glance: a coloured dot, and a word for readers who do not see colours. */
 export function status(name) {
   const word = WORDS[name] ?? name;
   return h("span.status", { "data-status": word }, word);

@@ -1,4 +1,4 @@
-// Everything that waits for somebody, and the decisions on it.
+// Everything that waits for a person, and the decisions on it.
 
 import { Refused, get, ofSession, post } from "./api.js";
 import { ask } from "./confirm.js";
@@ -9,7 +9,7 @@ const PAGE = 100;
 const LOOK_AGAIN = 4_000;
 const UNKNOWN = "unknown_outcome";
 
-/** What tells a waiting call from all others. */
+/** The key that identifies a waiting call. */
 export function keyOf(call) {
   return `${call.rootSessionId} ${call.toolCallId}`;
 }
@@ -17,7 +17,7 @@ export function keyOf(call) {
 const TITLES = { approval: "Approval", question: "Question", client_tool: "Client tool" };
 const WHEN_LATE = { timeout: "times out", deny: "is denied", default: "takes its default answer" };
 
-/** One call that waits, with whatever may be answered to it. */
+/** One waiting call, with its possible answers. */
 export class Decision {
   /**
    * @param {any} call
@@ -51,16 +51,16 @@ export class Decision {
     else
       fill(
         this.actions,
-        h("p.muted", null, "It belongs to somebody else: you may see it, and only its owner decides."),
+        h("p.muted", null, "This call belongs to another user. You can see it, but only its owner decides."),
       );
   }
 
-  /** Whether somebody is in the middle of an answer. */
+  /** Whether the reader is in the middle of an answer. */
   get isBeingAnswered() {
     return this.form.childElementCount > 0 || this.settled;
   }
 
-  /** Time goes on. */
+  /** Update the time that is left. */
   tick() {
     const { deadline, onDeadline } = this.call;
     if (deadline === undefined) return;
@@ -70,10 +70,10 @@ export class Decision {
     this.due.dataset.soon = String(left < 3_600_000);
   }
 
-  /** It waits no longer, and it was not this page that answered it. */
+  /** The call no longer waits, and it was not this page that answered it. */
   gone() {
     if (this.settled) return;
-    this.#end("Somebody else decided this meanwhile, or it was given up. Nothing of yours was stored.", "late");
+    this.#end("Somebody else decided this in the meantime, or it was given up. Your answer was not stored.", "late");
   }
 
   #place() {
@@ -98,14 +98,14 @@ export class Decision {
         ? h(
             "p",
             null,
-            "This call was begun, and its process died: nobody knows whether it took effect. Find out, then say so.",
+            "This call was started, and its process died. It may or may not have taken effect. Find out, then answer.",
           )
         : reason
           ? h("p", null, reason)
           : null,
       question === null ? null : h("p.question", null, question),
       preview === undefined ? null : [h("h4", null, "What it would do"), json(preview)],
-      question === null ? [h("h4", null, edited ? "Input, as a person gave it" : "Input"), json(input ?? null)] : null,
+      question === null ? [h("h4", null, edited ? "Input, edited by a person" : "Input"), json(input ?? null)] : null,
     );
   }
 
@@ -117,7 +117,7 @@ export class Decision {
       fill(
         this.actions,
         button("Say what happened…", () => this.#write(), "primary"),
-        button("Run it a second time…", () => this.#runAgain()),
+        button("Run it again…", () => this.#runAgain()),
         button("Leave it unknown", () => this.#decide({ approved: false })),
       );
     } else if (kind === "approval") {
@@ -142,20 +142,21 @@ export class Decision {
 
   async #runAgain() {
     const text =
-      "It may have taken effect already; then it does so twice, unless the other side knows its idempotency key.";
-    const sure = await ask({ title: "Run it a second time?", text, action: "Run it again", danger: true });
+      "The call may already have taken effect. " +
+      "It then takes effect twice, unless the other side checks its idempotency key.";
+    const sure = await ask({ title: "Run this call again?", text, action: "Run it again", danger: true });
     if (sure !== null) await this.#decide({ approved: true });
   }
 
   #edit() {
     this.#compose({
-      label: "Input, as JSON. The call runs with this instead of what the model wrote.",
+      label: "Input, as JSON. The call runs with this input instead of the model's.",
       value: jsonText(this.call.input ?? {}),
       action: "Approve with this input",
       check: (text) => {
         const value = JSON.parse(text);
         if (value === null || typeof value !== "object" || Array.isArray(value))
-          throw new Error("The input has to be an object: {…}.");
+          throw new Error("The input must be an object: {…}.");
         return value;
       },
       send: (editedInput) => this.#decide({ approved: true, editedInput }),
@@ -164,7 +165,7 @@ export class Decision {
 
   #deny() {
     this.#compose({
-      label: "Why not? The model is told. May be left empty.",
+      label: "Reason (optional). The model sees it.",
       action: "Deny",
       danger: true,
       check: (text) => text.trim() || undefined,
@@ -186,18 +187,18 @@ export class Decision {
 
   #fail() {
     this.#compose({
-      label: "Why it cannot be answered. The model is told.",
+      label: "Why it cannot be answered. The model sees this.",
       action: "Send",
       danger: true,
       check: (text) => {
-        if (!text.trim()) throw new Error("Say why.");
+        if (!text.trim()) throw new Error("Please give a reason.");
         return text.trim();
       },
       send: (error) => this.#result({ error }),
     });
   }
 
-  /** A place to write, checked while it is written in. */
+  /** A text field, checked while the reader types. */
   #compose({ label, value = "", action, danger = false, beside = null, check, send }) {
     const text = h("textarea", {
       rows: Math.min(14, Math.max(2, value.split("\n").length)),
@@ -211,7 +212,7 @@ export class Decision {
         wrong.textContent = "";
         return { read };
       } catch (error) {
-        wrong.textContent = error instanceof SyntaxError ? `This is not JSON: ${error.message}` : error.message;
+        wrong.textContent = error instanceof SyntaxError ? `This is not valid JSON: ${error.message}` : error.message;
         return null;
       }
     };
@@ -265,13 +266,13 @@ export class Decision {
       if (outcome === "already_completed") return await this.#tooLate();
       if (outcome === "late_answer_after_timeout") {
         return this.#end(
-          "Too late: the conversation went on with a timeout. The model is told of your answer.",
+          "Too late: the call had timed out, and the conversation continued. The model sees the first late answer.",
           "late",
         );
       }
       const trouble = continuation === "resume" ? await goOn(sessionId) : "";
       const others = `${count(stillWaiting, "other call")} of the conversation ${stillWaiting === 1 ? "is" : "are"}`;
-      const rest = continuation === "wait" ? ` It goes on when ${others} answered.` : "";
+      const rest = continuation === "wait" ? ` It continues when ${others} answered.` : "";
       this.#end(done + rest + trouble, "done");
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
@@ -281,7 +282,7 @@ export class Decision {
     return undefined;
   }
 
-  /** Somebody else's answer stands. What it was is told, if the session still knows. */
+  /** Another answer came first. Show which, if the session still knows. */
   async #tooLate() {
     let theirs = "";
     try {
@@ -290,9 +291,9 @@ export class Decision {
       if (answer?.kind === "approval-response")
         theirs = answer.approved ? " It was approved." : ` It was denied${answer.reason ? `: ${answer.reason}` : "."}`;
     } catch {
-      // The session went on, or is gone: its transcript says what was decided.
+      // The session continued, or is gone; its transcript shows the decision.
     }
-    this.#end(`Somebody else decided first, and that stands.${theirs} Nothing of yours was stored.`, "late");
+    this.#end(`Somebody else decided first.${theirs} Your answer was not stored.`, "late");
   }
 
   #refused(why) {
@@ -309,19 +310,19 @@ export class Decision {
   }
 }
 
-/** Go on with a conversation whose calls are answered; says what is to be known if that is left to others. */
+/** Resume a conversation whose calls are answered; returns a note for the reader if that is left to a janitor. */
 async function goOn(sessionId) {
   try {
     await post("resume", { sessionId });
   } catch (error) {
-    // The answer is stored either way. In a conflict somebody else goes on at the same moment, and all is well.
-    if (error.status !== 409) return ` It did not go on at once: ${error.message} A server's janitor takes it up.`;
+    // The answer is stored either way. A conflict means that it is already being resumed, which is fine.
+    if (error.status !== 409) return ` It did not continue at once: ${error.message} A janitor will resume it.`;
   }
   return "";
 }
 
 /**
- * The inbox: what waits over all sessions, oldest first.
+ * The inbox: waiting calls of all sessions, oldest first.
  *
  * @param {{caller: any, signal: AbortSignal, onCount: (count: number) => void}} context
  */
@@ -359,19 +360,19 @@ export function inbox({ caller, signal, onCount }) {
     for (const decision of shown.values()) decision.tick();
     const hidden = waiting.total - waiting.items.length;
     more.textContent = hidden > 0 ? `The oldest ${waiting.items.length} of ${count(waiting.total, "call")}` : "";
-    const heading = rest.length ? [h("h2", null, "Of other users")] : [];
+    const heading = rest.length ? [h("h2", null, "Other users")] : [];
     others.prepend(...heading);
     if (!own.childElementCount) {
       own.append(
         empty(
-          "Nothing waits for you.",
-          "Approvals, questions and client tools appear here as soon as an agent asks, oldest first.",
+          "Nothing is waiting for you.",
+          "Approvals, questions and client tools appear here as soon as an agent asks for them.",
         ),
       );
     }
   }
 
-  /** Keep the cards that are being answered as they are, whatever the list says now. */
+  /** Leave cards that are being answered unchanged, whatever the list contains now. */
   function sync(list, calls, mayDecide) {
     const keys = new Set(calls.map(keyOf));
     for (const [key, decision] of shown) {

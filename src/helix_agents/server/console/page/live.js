@@ -1,11 +1,11 @@
-// What a conversation says right now, beyond its stored messages: the root's stream, in which all below it speak.
+// A conversation's current output, beyond its stored messages: the root's stream, which carries all sub-agents too.
 
 import { events, get, ofSession } from "./api.js";
 
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 10_000;
 
-/** One reply of a model that is not stored yet. Its key is the id of the message that it becomes. */
+/** One reply of a model that is not stored yet. Its key is the id of the message it will become. */
 class Reply {
   constructor() {
     /** @type {any[]} */
@@ -59,10 +59,10 @@ const OF_A_REPLY = new Set([
 ]);
 
 /**
- * Follows a root session from where its stored messages end, and goes on wherever it was when a connection breaks.
+ * Follows a root session from where its stored messages end, and resumes from its cursor when a connection breaks.
  *
  * Emits `change` (something was said, in `detail.sessionId`), `commit` (messages were stored there), `reset` (what was
- * known does not hold any more), `rest` (the run ended or waits), `trouble` (an error, or null when it is over).
+ * known is no longer valid), `rest` (the run ended or waits), `trouble` (an error, or null when it is over).
  */
 export class Live extends EventTarget {
   #sessions = new Map();
@@ -77,11 +77,11 @@ export class Live extends EventTarget {
     this.rootId = rootId;
     this.signal = signal;
     this.following = false;
-    /** Whether the conversation waits for somebody; then nothing in it runs. */
+    /** Whether the conversation waits for an answer; then nothing in it runs. */
     this.waits = false;
   }
 
-  /** How a child stands whose reference says this: one that has not ended waits with its root. */
+  /** The status of a child, given that of its reference: a child that has not ended waits with its root. */
   standing(status) {
     return this.waits && status === "running" ? "waiting" : status;
   }
@@ -95,22 +95,22 @@ export class Live extends EventTarget {
     return this.#sessions.get(sessionId) ?? new Map();
   }
 
-  /** What is known of a call's result before it is stored. */
+  /** A call's result, as far as it is known before it is stored. */
   result(callId) {
     return this.#results.get(callId);
   }
 
-  /** The session that works on a call, as soon as it begins to. */
+  /** The session that works on a call, as soon as it has started. */
   child(callId) {
     return this.#children.get(callId);
   }
 
-  /** The replies of a session that have become messages: they need not be kept. */
+  /** Drop the replies of a session that have become messages. */
   stored(sessionId, ids) {
     for (const id of ids) this.#sessions.get(sessionId)?.delete(id);
   }
 
-  /** Look again: somebody did something to the session. */
+  /** Look again, because something was done to the session. */
   nudge() {
     this.#wake();
   }
@@ -134,7 +134,7 @@ export class Live extends EventTarget {
     }
   }
 
-  /** Take up what the stream said since the last commit; says whether more is to come. */
+  /** Load what the stream contains since the last commit; returns whether more is to come. */
   async #look() {
     const tail = await get(ofSession(this.rootId, "tail"), {}, this.signal);
     this.#sessions.clear();
@@ -170,7 +170,7 @@ export class Live extends EventTarget {
         if (error.status && error.status !== 429 && error.status < 500) throw error;
         this.#emit("trouble", error);
       }
-      // Not nudged out of it: whatever was done to the session is told by its stream.
+      // A nudge does not cut this short, because the stream reports whatever is done to the session.
       await new Promise((resolve) => setTimeout(resolve, wait));
       wait = Math.min(wait * 2, LONGEST_WAIT);
     }
@@ -214,7 +214,7 @@ export class Live extends EventTarget {
     return replies.get(key);
   }
 
-  /** These never happened: their step is done again. */
+  /** Drop chunks that never happened, because their step is repeated. */
   #forget(first, last) {
     for (const [sessionId, replies] of this.#sessions) {
       for (const [key, reply] of replies) {
@@ -225,7 +225,7 @@ export class Live extends EventTarget {
     }
   }
 
-  /** Wait until somebody nudges, or for so long. */
+  /** Wait for a nudge, or at most this long. */
   #nudged(longest) {
     return new Promise((resolve) => {
       this.#wake = resolve;
@@ -240,8 +240,9 @@ export class Live extends EventTarget {
 }
 
 /**
- * Wait until the page is seen. The signal that comes of it ends when it is not any more: a browser has few connections
- * to one server, and tabs in the background would hold them all. Nothing is lost, as reading goes on at the cursor.
+ * Wait until the page is visible. The returned signal aborts when the page is hidden again: a browser has few
+ * connections to one server, and tabs in the background would hold them all. Nothing is lost, because reading resumes
+ * at the cursor.
  */
 async function whileShown(signal) {
   const isHidden = () => document.visibilityState === "hidden";

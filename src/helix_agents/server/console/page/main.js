@@ -1,4 +1,4 @@
-// The page itself: who reads it, where they are, and the keys they press.
+// The page itself: its reader, the current view, and keyboard shortcuts.
 
 import { get, hasToken, setToken } from "./api.js";
 import { empty, fill, h, problem, spelt } from "./dom.js";
@@ -17,11 +17,11 @@ const PLACES = [
   ["usage", "Usage", "u"],
 ];
 
-/** Who the server takes the reader for; null until it is known. */
+/** The reader's identity according to the server; null until it is known. */
 let caller = null;
 /** The roots of conversations that wait for the reader. */
 let waiting = new Set();
-/** Ends whatever the view that is shown has going on. */
+/** Ends everything the current view has in progress. */
 let leaving = new AbortController();
 
 const badge = h("span.badge", { hidden: true });
@@ -79,8 +79,8 @@ function sidebar() {
     h(
       "div.foot",
       null,
-      h("span.muted", { title: "Who the server takes you for" }, who),
-      h("button.link", { type: "button", onclick: nextTheme, title: "Light, dark, or as the system" }, themeName()),
+      h("span.muted", { title: "You are signed in as" }, who),
+      h("button.link", { type: "button", onclick: nextTheme, title: "Light, dark, or as in the system" }, themeName()),
       h("button.link", { type: "button", onclick: showKeys, title: "?" }, "Keys"),
       hasToken() ? h("button.link", { type: "button", onclick: signOut }, "Sign out") : null,
     ),
@@ -93,7 +93,7 @@ function setWaitingCount(count) {
   nameTab();
 }
 
-/** What the tab is called: how many calls wait, and where the reader is. */
+/** The tab's title: how many calls wait, and the current view. */
 function nameTab() {
   const { name, id } = place();
   const where = id ?? PLACES.find(([each]) => each === name)?.[1] ?? "";
@@ -108,13 +108,13 @@ async function countWaiting() {
     setWaitingCount(found.total);
     dispatchEvent(new Event("helix:waiting"));
   } catch {
-    // The view that is shown says what is wrong.
+    // The current view reports the error.
   }
 }
 
 // -- places
 
-/** Where the reader is: `#/sessions/ID/runs?page=2` is the place sessions, with an id, a tab and a query. */
+/** The current place: `#/sessions/ID/runs?page=2` is the place sessions, with an id, a tab and a query. */
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, id, tab] = path.split("/").map(decoded);
@@ -150,7 +150,7 @@ function show() {
     fill(view, sessions({ ...context, go: (asked) => go("sessions", asked), waiting: () => waiting }));
   else if (name === "inbox") fill(view, inbox({ ...context, onCount: setWaitingCount }));
   else if (name === "usage") fill(view, usage(context));
-  else fill(view, empty("There is no such place in the console.", "Sessions, Inbox and Usage are."));
+  else fill(view, empty("There is no such page in the console.", "There are Sessions, Inbox and Usage."));
   nameTab();
   scrollTo(0, 0);
 }
@@ -183,10 +183,10 @@ function setTheme(name) {
 
 const KEYS = [
   ["g then s, i, u", "Sessions, Inbox, Usage"],
-  ["j, k", "next, previous in a list"],
+  ["j, k", "next or previous item in a list"],
   ["Enter", "open"],
   ["/", "open a session by its id"],
-  ["Esc", "leave a field, close what is open"],
+  ["Esc", "leave a field, close a dialog"],
   ["?", "this list"],
 ];
 let pressed = "";

@@ -1,4 +1,4 @@
-// One conversation: what was said and is being said, its runs, checkpoints, sub-agents and state, and what can be done.
+// One conversation: its messages and live output, runs, checkpoints, sub-agents and state, and the available actions.
 
 import { get, ofSession, post, remove } from "./api.js";
 import { ask, attempt, say } from "./confirm.js";
@@ -50,8 +50,8 @@ class SessionView {
     } catch (error) {
       if (this.signal.aborted) return;
       const missing = empty(
-        "This session is not here.",
-        "It was deleted, its id is misspelt, or it belongs to somebody else: only its owner reads it.",
+        "There is no such session.",
+        "It was deleted, its id is misspelt, or it belongs to another user and only its owner can read it.",
       );
       fill(this.el, error.status === 404 ? missing : problem(error, () => location.reload()));
       return;
@@ -71,7 +71,7 @@ class SessionView {
     this.signal.addEventListener("abort", () => clearInterval(timer));
   }
 
-  /** Sub-agents speak in the stream of their root; companions that work in the background have one of their own. */
+  /** Sub-agents write to the stream of their root; companions that work in the background have their own. */
   async #speaksIn() {
     const { parentSessionId, rootSessionId } = this.detail;
     if (!parentSessionId) return this.sessionId;
@@ -79,7 +79,7 @@ class SessionView {
     return streamStatus === undefined ? rootSessionId : this.sessionId;
   }
 
-  /** Read how the session stands; one that began to run since is followed. */
+  /** Read the session's status; if it has started to run since, follow it. */
   async look() {
     const before = this.detail.run;
     try {
@@ -109,7 +109,7 @@ class SessionView {
       const { items } = await get(ofSession(this.sessionId, "queue"), {}, this.signal);
       fill(this.queue, items.length ? this.#waitingMessages(items) : null);
     } catch {
-      // The next look asks again; the conversation itself says when the server is out of reach.
+      // The next look asks again; the conversation itself shows when the server is unreachable.
     }
   }
 
@@ -127,7 +127,7 @@ class SessionView {
       "article.card",
       null,
       h("h2", null, turns.length === 1 ? "1 message waits for its turn" : `${turns.length} messages wait for their turn`),
-      held ? h("p", null, "They are held since it was stopped; the next turn lets them go on.") : null,
+      held ? h("p", null, "The session was stopped, so they are held until its next turn.") : null,
       turns.map(row),
     );
   }
@@ -137,7 +137,7 @@ class SessionView {
       this.#spent = (await get(ofSession(this.sessionId, "usage"), {}, this.signal)).tokens;
       this.#draw();
     } catch {
-      // An agent that this server does not know any more: the figure is left out, and everything else is there.
+      // This server no longer knows the agent: the figure is left out, and everything else is shown.
     }
   }
 
@@ -184,7 +184,7 @@ class SessionView {
     const here = [h("code", null, this.sessionId), navigator.clipboard ? copy : null];
     return h(
       "nav.crumbs",
-      { "aria-label": "Where this is" },
+      { "aria-label": "Location" },
       h("a", { href: "#/sessions" }, "Sessions"),
       above.map(link),
       here,
@@ -199,7 +199,7 @@ class SessionView {
     return h(
       "dl.facts",
       null,
-      fact("Began", when(detail.createdAt)),
+      fact("Started", when(detail.createdAt)),
       fact("Last change", when(detail.updatedAt)),
       fact("Turn", run ? number(run.turn) : "–"),
       fact("Steps", number(detail.stepCount)),
@@ -218,7 +218,7 @@ class SessionView {
   #actions() {
     const { run, status: stands, parentSessionId, rootSessionId, pending } = this.detail;
     if (parentSessionId)
-      return h("a.button", { href: `#/sessions/${encodeURIComponent(rootSessionId)}` }, "Go to its root to act");
+      return h("a.button", { href: `#/sessions/${encodeURIComponent(rootSessionId)}` }, "Open the root session to act");
     const going = run?.status === "running";
     const suspended = run?.status.startsWith("suspended");
     const answered = suspended && !pending.some((call) => call.state === "waiting");
@@ -226,10 +226,10 @@ class SessionView {
       "div.actions",
       null,
       stands === "failed" && !isStopped(this.detail)
-        ? button("Retry", () => this.#do("retry", {}, "It goes on from its last commit."), "primary")
+        ? button("Retry", () => this.#do("retry", {}, "The run continues from its last commit."), "primary")
         : null,
       stands === "interrupted" || stands === "paused" || answered
-        ? button("Resume", () => this.#do("resume", {}, "It goes on."), "primary")
+        ? button("Resume", () => this.#do("resume", {}, "The session continues."), "primary")
         : null,
       going || suspended ? button("Interrupt", () => this.#interrupt(Boolean(suspended))) : null,
       going || suspended ? button("Abort…", () => this.#abort(), "danger-quiet") : null,
@@ -238,11 +238,11 @@ class SessionView {
 
   async #interrupt(suspended) {
     const lost =
-      "What waits for somebody is given up, and cannot be answered any more. " +
-      "Everything else is kept, and resume goes on.";
+      "Pending calls are given up and can no longer be answered. " +
+      "Everything else is kept, and Resume continues the session.";
     if (
       suspended &&
-      (await ask({ title: "Interrupt what waits?", text: lost, action: "Interrupt", danger: true })) === null
+      (await ask({ title: "Interrupt this session?", text: lost, action: "Interrupt", danger: true })) === null
     )
       return;
     await this.#do("interrupt", { reason: "interrupted in the console" }, stopped);
@@ -251,10 +251,10 @@ class SessionView {
   async #abort() {
     const question = {
       title: "Abort this run?",
-      text: "It fails for good, with everything below it, and what waits is given up. What it stored so far is kept.",
+      text: "The run fails for good, with everything below it. Pending calls are given up. What was stored is kept.",
       action: "Abort the run",
       danger: true,
-      field: { label: "Reason (may be left empty)" },
+      field: { label: "Reason (optional)" },
     };
     const reason = await ask(question);
     if (reason !== null) await this.#do("abort", reason ? { reason } : {}, stopped);
@@ -313,7 +313,7 @@ class SessionView {
     else this.#state();
   }
 
-  /** A listing of the session with its later pages on demand. */
+  /** A listing of the session, with further pages on demand. */
   async #list(what, draw, none, last = null) {
     const list = h("div.rows");
     const more = h("p.center");
@@ -399,7 +399,7 @@ class SessionView {
       );
       fill(
         place,
-        h("h4", null, "Usage, without its sub-agents"),
+        h("h4", null, "Usage, without sub-agents"),
         lines.length ? h("ul.plain", null, lines) : h("p.muted", null, "none"),
       );
     } catch (error) {
@@ -437,19 +437,19 @@ class SessionView {
           count(each.messageCount, "message"),
           when(each.createdAt),
         ),
-      empty("No checkpoints yet.", "Every committed step leaves one."),
+      empty("No checkpoints yet.", "Every committed step creates one."),
       () => point("The beginning", "beginning", "no messages", h("span")),
     );
   }
 
   async #rewind(checkpointId, label) {
     const text =
-      `The conversation goes back to ${label.toLowerCase()}, with the state it had there. What came after it is not ` +
-      "part of it any more, and what waits is given up. To keep it, branch instead.";
+      `The conversation goes back to ${label.toLowerCase()}, with the state it had there. Everything after that is ` +
+      "removed from it, and pending calls are given up. To keep the rest, branch instead.";
     if ((await ask({ title: "Rewind this session?", text, action: "Rewind", danger: true })) === null) return;
     const done = await attempt(
       () => post("rewind", { sessionId: this.sessionId, checkpointId }),
-      `Back at ${label.toLowerCase()}. Resume goes on from there.`,
+      `Back at ${label.toLowerCase()}. Resume continues from there.`,
     );
     if (done) location.hash = `#/sessions/${encodeURIComponent(this.sessionId)}`;
   }
@@ -457,7 +457,7 @@ class SessionView {
   async #branch(checkpointId) {
     const newSessionId = await ask({
       title: "Branch from here",
-      text: "A new session with the messages and the state up to this point. Both go on independently.",
+      text: "Creates a session with the messages and the state up to this point. Both continue independently.",
       action: "Branch",
       field: {
         label: "Id of the new session",
@@ -478,7 +478,7 @@ class SessionView {
     fill(this.panel, list);
   }
 
-  /** The sessions right below one; those below them are read when somebody opens them. */
+  /** The direct children of a session; those below them are read when the reader opens them. */
   async #below(sessionId) {
     let items;
     try {
@@ -488,7 +488,7 @@ class SessionView {
     }
     if (!items.length)
       return sessionId === this.sessionId
-        ? empty("No sub-agents.", "A session that another agent works in for this one appears here.")
+        ? empty("No sub-agents.", "Sessions of agents that work for this one appear here.")
         : h("p.muted", null, "none below");
     return h(
       "ul.tree",
@@ -505,7 +505,7 @@ class SessionView {
             status(this.live.standing(each.status)),
             h("b", null, each.name ? `${each.agentType} · ${each.name}` : each.agentType),
             each.mode === "persistent" ? h("span.chip", null, "companion") : null,
-            remote ? h("span.chip", null, "at another service") : null,
+            remote ? h("span.chip", null, "on another service") : null,
             h("a", { href: `#/sessions/${encodeURIComponent(each.sessionId)}` }, h("code", null, each.sessionId)),
             when(each.createdAt),
           ),
@@ -530,20 +530,20 @@ class SessionView {
         h("h2", null, "State"),
         Object.keys(detail.state).length
           ? json(detail.state)
-          : h("p.muted", null, "This session has no state of its own."),
+          : h("p.muted", null, "This session has no state."),
       ),
       detail.output === undefined ? null : part("Output", detail.output),
       Object.keys(detail.metadata).length ? part("Metadata", detail.metadata) : null,
       h(
         "p.muted",
         null,
-        `Version ${number(detail.version)} of the session, of version ${number(detail.agentVersion)} of its agent.`,
+        `Session version ${number(detail.version)}, agent version ${number(detail.agentVersion)}.`,
       ),
     );
   }
 }
 
-/** Whether somebody stopped what the session did: by an interrupt or a pause, or for good. */
+/** Whether the session was stopped: by an interrupt or a pause, or for good. */
 function isStopped({ status: stands, failureReason }) {
   return stands === "interrupted" || stands === "paused" || failureReason === "framework_cancelled";
 }
@@ -558,10 +558,10 @@ function failure(detail) {
 }
 
 function stopped({ outcome }) {
-  return outcome === "interrupt_set" ? "It is told to stop, and does so soon." : "Nothing was running any more.";
+  return outcome === "interrupt_set" ? "The run was asked to stop, and will stop soon." : "Nothing was running.";
 }
 
-/** What a message says, with files by their names. */
+/** The text of a message, with files by name. */
 function said(content) {
   if (typeof content === "string") return content;
   return content.map((part) => part.text ?? part.filename ?? part.type).join(" ");

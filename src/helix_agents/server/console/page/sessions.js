@@ -10,7 +10,7 @@ const STATUSES = ["active", "completed", "failed", "interrupted", "paused"];
 
 /**
  * @param {{caller: any, query: URLSearchParams, go: (query: Object<string, any>) => void, signal: AbortSignal,
- *          waiting: () => Set<string>}} context `waiting` are the roots of conversations that wait for somebody
+ *          waiting: () => Set<string>}} context `waiting` returns the roots of conversations that wait for an answer
  */
 export function sessions({ caller, query, go, signal, waiting }) {
   const asked = Object.fromEntries(["status", "agent", "tag", "user"].map((name) => [name, query.get(name) ?? ""]));
@@ -142,7 +142,7 @@ function row(session, caller, waiting) {
     when(session.updatedAt),
   ];
   if (mine) return h("a.row", { href: `#/sessions/${encodeURIComponent(session.sessionId)}` }, facts);
-  const why = "It belongs to somebody else: an operator sees that it is there, and only its owner reads it.";
+  const why = "This session belongs to another user. Operators can see that it exists, but only its owner can read it.";
   return h("div.row.closed", { title: why, tabindex: "0" }, facts);
 }
 
@@ -157,7 +157,7 @@ function nothing(asked) {
   }
   return empty(
     "No sessions yet.",
-    "They appear as soon as somebody talks to an agent: over POST /chat or /start, or with helix run on this store.",
+    "They appear as soon as somebody talks to an agent: through POST /chat or /start, or with helix run on this store.",
   );
 }
 

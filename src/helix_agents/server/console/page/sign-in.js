@@ -1,10 +1,10 @@
-// The question for a token, where the server wants to know who calls.
+// The form that asks for a token, if the server authenticates its callers.
 
 import { get, hasToken, setToken } from "./api.js";
 import { h } from "./dom.js";
 
 /**
- * The form; `onDone` is told who the server takes the reader for.
+ * The form; `onDone` receives the reader's identity according to the server.
  *
  * @param {(caller: object) => void} onDone
  */
@@ -17,17 +17,17 @@ export function signIn(onDone) {
     autofocus: true,
     "aria-describedby": "why",
   });
-  const why = h("p.muted", { id: "why" }, hasToken() ? "The server does not know this token any more." : "");
+  const why = h("p.muted", { id: "why" }, hasToken() ? "The server no longer accepts this token." : "");
   const form = h(
     "form.sign-in",
     null,
     h("img", { src: "console/icon.svg", alt: "", width: "44", height: "44" }),
     h("h1", null, "Helix Console"),
-    h("p.muted", null, "This server asks who is calling. Give it a token: you see and do here what the token allows."),
+    h("p.muted", null, "This server needs a token. You can see and do what the token allows."),
     h("label.field", null, h("span", null, "Token"), token),
     why,
     h("button.primary", { type: "submit" }, "Sign in"),
-    h("p.small.muted", null, "It is kept for this tab only, and forgotten when you close it."),
+    h("p.small.muted", null, "The token is kept for this tab only, and forgotten when you close it."),
   );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -39,7 +39,7 @@ export function signIn(onDone) {
       setToken(null);
       why.className = "bad";
       why.textContent =
-        error.status === 401 ? "The server does not know this token." : `${error.message} ${error.detail ?? ""}`;
+        error.status === 401 ? "The server does not accept this token." : `${error.message} ${error.detail ?? ""}`;
       token.select();
     }
   });

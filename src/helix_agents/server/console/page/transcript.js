@@ -1,4 +1,4 @@
-// A session's messages as they stand, and as they come; calls with what they were given and gave back, folded.
+// A session's stored messages and those still being written; calls with their inputs and results, collapsed.
 
 import { get, ofSession } from "./api.js";
 import { button, empty, fill, h, json, problem, spelt } from "./dom.js";
@@ -7,7 +7,7 @@ import { status, when } from "./format.js";
 const PAGE = 50;
 const SUBAGENT = /^(subagent__|companion__)/;
 
-/** A call of a tool: one line, and what is behind it for who opens it. The same one before and after it is stored. */
+/** A tool call: one line that opens to show its details. The same card is used before and after it is stored. */
 class ToolCard {
   #shown = "";
 
@@ -22,7 +22,7 @@ class ToolCard {
     this.el.addEventListener("toggle", () => this.el.open && this.#open());
   }
 
-  /** What is new of the call; the card is only drawn again where something is. */
+  /** Take in news about the call; the card is redrawn only where something has changed. */
   update(news) {
     this.known = { ...this.known, ...news };
     const shown = JSON.stringify(this.known);
@@ -55,7 +55,7 @@ class ToolCard {
       this.body,
       h("h4", null, "Arguments"),
       given === undefined || given === null || given === "" ? h("p.muted", null, "none") : json(given),
-      this.known.edited ? [h("h4", null, "Edited by a person to"), json(this.known.edited)] : null,
+      this.known.edited ? [h("h4", null, "Edited by a person"), json(this.known.edited)] : null,
       result ? [h("h4", null, result.error ? "Error" : "Result"), json(result.content ?? null)] : null,
       child ? this.#childLink(child) : null,
       this.below?.el,
@@ -63,7 +63,7 @@ class ToolCard {
     if (this.el.open) this.#open();
   }
 
-  /** The beginning of what the call was given, on its one line. */
+  /** The start of the call's input, for its one line. */
   #hint() {
     const given = this.known.arguments ?? this.known.written ?? "";
     const text = typeof given === "string" ? given : JSON.stringify(given);
@@ -80,7 +80,7 @@ class ToolCard {
     );
   }
 
-  /** A sub-agent's own conversation is read when somebody looks, and goes on below its call. */
+  /** A sub-agent's own conversation is read when the reader opens it, and continues live below its call. */
   #open() {
     const { child } = this.known;
     if (!child || child.location === "remote" || this.below) return;
@@ -101,7 +101,7 @@ export class Transcript {
   #children = [];
   #hasMore = false;
   #loads = 0;
-  /** What is known does not hold any more, and until it is read anew what is shown stays. */
+  /** Whether the messages are outdated; until they are read again, the view stays as it is. */
   #stale = true;
   #scheduled = false;
   #waiting = new Set();
@@ -137,13 +137,13 @@ export class Transcript {
     live.addEventListener("reset", () => this.reload(), { signal });
   }
 
-  /** The calls that wait for somebody; marked where they stand. */
+  /** Set the calls that wait for an answer; they are marked in place. */
   setWaiting(callIds) {
     this.#waiting = new Set(callIds);
     this.#schedule();
   }
 
-  /** The session has so many messages now: whoever told of it, they are read. */
+  /** Read new messages, now that the session is known to have this many. */
   expect(count) {
     const last = Math.max(0, ...this.#messages.keys());
     if (!this.#loads || count === last) return;
@@ -151,7 +151,7 @@ export class Transcript {
     else if (!this.live.following) this.reload();
   }
 
-  /** Read the newest messages anew; what was shown before stays until they are there. */
+  /** Read the newest messages again; what was shown before stays until they arrive. */
   async reload() {
     this.#stale = true;
     await this.#load(async () => {
@@ -164,7 +164,7 @@ export class Transcript {
     });
   }
 
-  /** Read the messages that came since. */
+  /** Read the messages that arrived since. */
   async refresh() {
     if (this.#stale) return this.reload();
     return this.#load(async () => {
@@ -188,7 +188,7 @@ export class Transcript {
     });
   }
 
-  /** Of two that overlap the later one counts. */
+  /** Of two overlapping loads, the later one counts. */
   async #load(read) {
     const turn = ++this.#loads;
     try {
@@ -239,15 +239,15 @@ export class Transcript {
     this.#drawComing(results);
     this.earlier.hidden = !this.#hasMore;
     const nothing = !nodes.length && !this.coming.childElementCount && !this.note.childElementCount && this.#loads;
-    if (nothing) fill(this.coming, h("li", null, empty("Nothing was said yet.")));
-    // Who reads at the end of what is being written stays there.
+    if (nothing) fill(this.coming, h("li", null, empty("No messages yet.")));
+    // A reader at the end of a growing reply stays there.
     if (atEnd && this.live.following) scrollTo({ top: document.documentElement.scrollHeight });
   }
 
   #node(item, results, calls) {
     const { message, sequence, createdAt } = item;
     if (message.role === "tool") {
-      // It stands with its call, unless that is on an earlier page.
+      // A result is shown with its call, unless that is on an earlier page.
       if (calls.has(message.toolCallId)) return null;
       const card = this.#card(message.toolCallId, { name: message.toolName, ...stored(message) });
       return this.#kept(sequence, () => h("li.message", { "data-role": "tool" }, card.el));
@@ -296,7 +296,7 @@ export class Transcript {
     );
   }
 
-  /** What is being said, each reply in an element that stays while it grows. */
+  /** Draw the replies being written, each in an element that stays while it grows. */
   #drawComing(results) {
     const shown = [];
     const replies = this.live.replies(this.sessionId);
@@ -344,7 +344,7 @@ export class Transcript {
   }
 }
 
-/** What a model wrote of a call's arguments: as JSON once it is some. */
+/** A call's arguments as far as the model has written them; as JSON once they are complete. */
 function parsed(written) {
   try {
     return JSON.parse(written);
@@ -353,7 +353,7 @@ function parsed(written) {
   }
 }
 
-/** What is stored of a call's end. */
+/** The stored outcome of a call. */
 function stored(message) {
   const result = { content: message.content ?? null, error: message.error };
   return { result, code: message.code, edited: message.metadata?.edited_input };
@@ -376,7 +376,7 @@ function said(message, createdAt) {
   return h("li.message.hidden-message", { "data-role": "user" }, h("details", null, h("summary", null, header), body));
 }
 
-/** A file or picture: what it is, not what is in it. Nothing is fetched from where it may lead. */
+/** A file or picture: its description, not its contents. Nothing is fetched from its address. */
 function attached(part) {
   const inline = part.url.startsWith("data:");
   const address = inline ? `${Math.round((part.url.length * 3) / 4 / 1024)} KB, in the message` : part.url;
@@ -394,7 +394,7 @@ function thought(text) {
   return text ? h("details.thinking", null, h("summary", null, "Thinking"), h("div.text", null, text)) : null;
 }
 
-/** A growing text keeps its one node, so that what a reader selected in it stays selected. */
+/** A growing text keeps its single node, so that the reader's selection in it survives. */
 function setText(element, text) {
   const node = element.firstChild;
   if (node?.data !== undefined && text.startsWith(node.data)) node.appendData(text.slice(node.data.length));

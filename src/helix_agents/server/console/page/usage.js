@@ -1,4 +1,4 @@
-// What was used, as the store has it: tokens per day, per agent and model, and the tools that were called.
+// Usage from the store: tokens per day, per agent and model, and the tools that were called.
 
 import { get } from "./api.js";
 import { empty, fill, h, problem } from "./dom.js";
@@ -21,7 +21,7 @@ export function usage({ caller, query, signal }) {
         body,
         found.items.length
           ? tables(found, days)
-          : empty("Nothing was used in these days.", "Tokens are counted with every step that an agent commits."),
+          : empty("No usage in this period.", "Tokens are counted with every step that an agent commits."),
       );
     } catch (error) {
       if (!signal.aborted) fill(body, problem(error, look));
@@ -147,7 +147,7 @@ function figure(label, value, more = "") {
   );
 }
 
-/** Tokens per day; every day has its column, also one on which nothing was used. */
+/** Tokens per day; every day has its column, even without usage. */
 function chart(models, since, days) {
   const perDay = Array.from({ length: days }, (_, place) => ({ day: since + place * DAY, sum: zero() }));
   for (const each of models) {

@@ -1,1 +1,1 @@
-"""The scenarios every runtime has to play alike, through nothing but the public API."""
+"""The scenarios that every runtime has to play in the same way, using only the public API."""

@@ -1,4 +1,4 @@
-"""Scenarios of budgets: what models used is counted wherever it was used, and nothing is asked beyond it."""
+"""Scenarios of budgets: what models used is counted wherever it was used, and no model is asked beyond it."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ async def look() -> str:
 
 
 def _looks(times: int, *, then: str = "Done.") -> list[Any]:
-    """A script that looks so often before it is done; each reply takes a hundred tokens."""
+    """A script that looks this often before it is done; each reply takes a hundred tokens."""
     return [*[reply(calls=[call("look")], usage=HUNDRED)] * times, reply(then, usage=HUNDRED)]
 
 
@@ -53,7 +53,8 @@ def _model(agent: AnyAgent) -> ScriptedModel:
 
 
 async def _assert_counted(helix: Executor, agent: AnyAgent, session_id: str = SESSION) -> None:
-    """What was counted for the budget is what was counted as usage: nothing is missing, and nothing is in it twice."""
+    """What was counted for the budget equals what was counted as usage: nothing is missing, and nothing is counted
+    twice."""
     handle = await helix.get_handle(agent, session_id)
     assert handle is not None
     used, session = await handle.usage(), await helix.sessions.get(session_id)
@@ -64,7 +65,7 @@ async def _assert_counted(helix: Executor, agent: AnyAgent, session_id: str = SE
 
 
 class BudgetsContract(ScenarioContract):
-    """A budget is kept in whichever process its run goes on; what is done when it is spent is not lost."""
+    """A budget applies in whichever process its run continues; work done when it is spent is not lost."""
 
     async def test_a_run_whose_budget_is_spent_asks_no_more_and_a_retry_continues_it(self, helix: Executor) -> None:
         agent = _seeker(*_looks(4), budget=Budget(tokens=250))
@@ -115,7 +116,7 @@ class BudgetsContract(ScenarioContract):
             result = await failed(await other.resume(agent, SESSION))
             assert (result.code, _model(agent).asked) == ("budget_exhausted", 2)
             assert "2 of 2 model calls used" in result.error
-            # A retry has as much again, and what comes after it is without a limit.
+            # A retry has the same amount again, and what comes after it has no limit.
             assert (await failed(await other.retry(agent, SESSION))).code == "budget_exhausted"
             assert _model(agent).asked == 4
             assert await completed(await other.execute(agent, "Go on", SESSION)) == "Here."
@@ -137,10 +138,10 @@ class BudgetsContract(ScenarioContract):
         result = await failed(await helix.execute(head, "Seek", SESSION))
         assert result.code == "budget_exhausted"
         assert "by it and its sub-agents" in result.error
-        # Each looks before it asks, so that nobody goes on for long; the calls that were under way are finished.
+        # Each checks before it asks, so none continues for long; calls that were under way are finished.
         asked = _model(head).asked + sum(_model(each).asked for each in seekers)
         assert 10 <= asked <= 11
-        # What they did is there, and legal; one may have been left nothing by the other.
+        # Their work is stored and legal; one of them may have left nothing for the other.
         for ref in await children(parts):
             said = lines(await told(parts, ref.sub_session_id))
             assert (ref.status, said[-1].partition("#")[0] in ("result look", "user: go")) == ("failed", True)

@@ -1,4 +1,4 @@
-"""Scenarios of companions whose processes die: each is started once, finished once, and told of once."""
+"""Scenarios of companions whose processes die: each is started once, finished once, and reported once."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Scenarios of companions that wait for somebody or are stopped: who answers them, and who drives them then."""
+"""Scenarios of companions that wait for an answer or are stopped: who answers them, and what drives them then."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -77,7 +77,7 @@ async def _waiting_call(helix: Executor) -> str:
 
 
 async def _until_it_waits(helix: Executor) -> str:
-    """The call a companion waits for, once it does."""
+    """The call that a companion waits for, once it does."""
 
     async def waits() -> bool:
         return bool((await helix.sessions.get(SESSION)).pending_client_tool_calls)
@@ -326,8 +326,8 @@ class CompanionLivesContract(ScenarioContract):
         call_id = await _until_it_waits(helix)
         await suspended(await helix.execute(cast(), "Wait", SESSION))
         await _approve(helix, call_id)
-        # As `resume` does first; then the companion is as quick as this before anybody looks at its parent.
-        go_on: Callable[[str], Awaitable[int]] = getattr(helix, "_resume_companions")  # noqa: B009
+        # As `resume` does first; the companion is then faster than anything that checks its parent.
+        go_on: Callable[[str], Awaitable[int]] = getattr(helix, "_by_name").drive_answered  # noqa: B009
         assert await go_on(SESSION) == 1
         if has_ended:
             gate.opened.set()
@@ -362,7 +362,7 @@ class CompanionLivesContract(ScenarioContract):
         self, open_executor: OpenExecutor, parts: Backend, alone: bool
     ) -> None:
         def waits_for(name: str, keeps: AnyAgent, *more: Any) -> AnyAgent:
-            # The tool that waits is there where a companion is blocking.
+            # The tool for waiting exists if a companion is blocking.
             other = PersistentAgent(scripted(["x"], {}, name=f"other_of_{name}"))
             wait = about("waitForResult", f"{keeps.name}-1", id=f"{name}_waits")
             script = [spawn(keeps.name, id=f"{name}_spawns"), wait, *more]
@@ -381,7 +381,7 @@ class CompanionLivesContract(ScenarioContract):
         if alone:
             # A process that knows none of the others, or that dies right after.
             async with open_executor(agents=[careful(*DEPLOYING)]) as narrow:
-                go_on: Callable[[str], Awaitable[int]] = getattr(narrow, "_resume_companions")  # noqa: B009
+                go_on: Callable[[str], Awaitable[int]] = getattr(narrow, "_by_name").drive_answered  # noqa: B009
                 assert await go_on(SESSION) == 1
                 await until_ended(parts, (await only_companion(parts, clerk)).sub_session_id)
         async with open_executor() as second:

@@ -1,4 +1,4 @@
-"""Scenarios of companions: starting them, speaking to them, asking after them, and ending them."""
+"""Scenarios of companions: starting them, talking to them, asking about them, and ending them."""
 
 import asyncio
 from typing import Any
@@ -50,7 +50,7 @@ from helix_agents.testing.contracts.executor.stage import (
 
 
 class CompanionsContract(ScenarioContract):
-    """A companion has a name and a conversation of its own, and is spoken to with tools."""
+    """A companion has its own name and conversation, and its parent talks to it with tools."""
 
     async def test_a_blocking_companion_answers_the_call_that_started_it(self, helix: Executor, parts: Backend) -> None:
         agent = boss(spawn(), "Fine.", keeps=helper("Helped."))
@@ -135,7 +135,7 @@ class CompanionsContract(ScenarioContract):
 
         async def get_slowly(run_id: str) -> RunRecord | None:
             looked.append(run_id)
-            # The first look takes longest, so that calls that did not wait for each other would overtake it.
+            # The first call takes longest, so that calls that did not wait for each other would overtake it.
             await asyncio.sleep(0.2 / len(looked))
             return await get_run(run_id)
 
@@ -219,7 +219,7 @@ class CompanionsContract(ScenarioContract):
         gate, again = Gate(), spawn(name="eve", id="again")
         agent = boss(spawn(name="eve"), again, "Fine.", keeps=busy(gate, *WORKING), mode="non_blocking")
         await completed(await helix.execute(agent, "Hi", SESSION))
-        assert "still at work" in (await results(helix))["again"]
+        assert "still working" in (await results(helix))["again"]
         gate.opened.set()
 
     async def test_a_message_interrupts_a_companion_at_work_which_goes_on_with_it(
@@ -243,7 +243,7 @@ class CompanionsContract(ScenarioContract):
                 "user: Stop that",
                 "assistant: heard Stop that",
             ]
-            # Whether its parent hears of the new work depends on who is quicker; of what was cut nobody hears.
+            # Whether its parent hears about the new work depends on which is faster; what was cut off is not reported.
             assert all("heard Stop that" in each for each in await notices(helix))
 
     async def test_a_message_to_a_companion_that_has_just_finished_brings_what_it_found(
@@ -311,7 +311,7 @@ class CompanionsContract(ScenarioContract):
         )
         handle = await helix.execute(agent, "Hi", SESSION)
         await gate.until_reached()
-        # Of one that finished before its parent asked its model the model is told.
+        # If a companion finished before its parent asked its model, the model is told.
         await until(begins_to_wait)
         gate.opened.set()
         assert await completed(handle) == "Fine."
@@ -391,7 +391,7 @@ class CompanionsContract(ScenarioContract):
         agent = boss(spawn(), "Started.", heard, keeps=helper("Helped."), mode="non_blocking")
         await completed(await helix.execute(agent, "Hi", SESSION))
         await until_ended(parts, (await only_companion(parts)).sub_session_id)
-        # The turn may still have been going when the companion ended; it is told by the next one at the latest.
+        # The turn may still have been running when the companion ended; the next one tells it at the latest.
         await completed(await helix.execute(agent, "Go on", SESSION))
         told = [each for each in await transcript(helix) if isinstance(each, UserMessage) and each.hidden]
         assert [each.content for each in told] == ["Companion 'helper-1' (helper) is completed: Helped."]

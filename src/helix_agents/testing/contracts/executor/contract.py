@@ -1,4 +1,4 @@
-"""All scenarios of an executor, summed up in one class to inherit."""
+"""All scenarios of an executor, combined in one class to inherit."""
 
 from helix_agents.testing.contracts.executor.budgets import BudgetsContract
 from helix_agents.testing.contracts.executor.companion_crashes import CompanionCrashesContract
@@ -12,12 +12,14 @@ from helix_agents.testing.contracts.executor.expiring import ExpiringContract
 from helix_agents.testing.contracts.executor.hooks import HooksContract
 from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.long_conversations import LongConversationsContract
+from helix_agents.testing.contracts.executor.merging import MergingContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
 from helix_agents.testing.contracts.executor.queueing import QueueingContract
 from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
 from helix_agents.testing.contracts.executor.remembering import RememberingContract
 from helix_agents.testing.contracts.executor.returning import ReturningContract
+from helix_agents.testing.contracts.executor.scheduling import SchedulingContract
 from helix_agents.testing.contracts.executor.skills import SkillsContract
 from helix_agents.testing.contracts.executor.stopping import StoppingContract
 from helix_agents.testing.contracts.executor.sub_agents import SubAgentsContract
@@ -33,6 +35,7 @@ __all__ = ["ExecutorContract"]
 class ExecutorContract(
     ConversationsContract,
     ToolsContract,
+    MergingContract,
     ModelsContract,
     BudgetsContract,
     LongConversationsContract,
@@ -44,6 +47,7 @@ class ExecutorContract(
     DeadlinesContract,
     StoppingContract,
     QueueingContract,
+    SchedulingContract,
     ReturningContract,
     EntryTableContract,
     HooksContract,
@@ -58,4 +62,4 @@ class ExecutorContract(
     NestedAnswersContract,
     TreeStopsContract,
 ):
-    """Everything an executor has to keep: inherit it and give the fixtures `open_executor` and `open_parts`."""
+    """Everything an executor has to guarantee: inherit it and provide the fixtures `open_executor` and `open_parts`."""

@@ -71,7 +71,7 @@ def _broken(_: CompletedStep[Any]) -> bool:
 
 
 class ConversationsContract(ScenarioContract):
-    """A conversation goes on for as many turns as its user likes, whichever process takes the next one."""
+    """A conversation continues for as many turns as its user likes, whichever process takes the next one."""
 
     async def test_a_turn_ends_with_the_last_text(self, helix: Executor) -> None:
         handle = await helix.execute(_agent(call("note", {"text": "a"}), "Done."), "Begin", SESSION)
@@ -95,7 +95,7 @@ class ConversationsContract(ScenarioContract):
                 gate.opened.set()
             return pieces
 
-        # Pieces that come faster than they are stored become one: here the model waits until somebody read the first.
+        # Pieces that come faster than they are stored become one: here the model waits until the first was read.
         pieces = await within(read())
         assert "".join(pieces) == "A longer answer in pieces."
         assert len(pieces) > 1
@@ -460,7 +460,7 @@ class ConversationsContract(ScenarioContract):
             assert [run.step_count for run in await runs_of(helix, "s-2")] == [0]
             gate.opened.set()
             assert [await completed(first), await completed(second)] == ["One.", "Two."]
-        # What a call brings is there when its turn comes.
+        # The model and hooks that a call passes are used when its turn comes.
         assert told == ["s-2"]
 
     async def test_a_session_has_one_turn_at_a_time(self, helix: Executor, open_executor: OpenExecutor) -> None:

@@ -62,7 +62,7 @@ class _Told(Hooks[Any, Any]):
 
 
 class DeadlinesContract(ScenarioContract):
-    """Nothing waits for ever unless it was told to, and a late answer is never lost silently."""
+    """Nothing waits forever unless it was told to, and a late answer is never lost silently."""
 
     async def test_a_call_nobody_answers_times_out_on_the_clock_of_the_store(
         self, helix: Executor, open_executor: OpenExecutor, clock: ManualClock

@@ -1,4 +1,4 @@
-"""Scenarios of a deploy in between: other deps, another version of the agent, tools that changed or are gone."""
+"""Scenarios of a deploy in between: other deps, another version of the agent, tools that changed or were removed."""
 
 import asyncio
 import dataclasses
@@ -171,7 +171,7 @@ async def _park(open_executor: OpenExecutor) -> None:
 
 
 def _above(child: AnyAgent) -> AnyAgent:
-    """An agent that has another one do its work."""
+    """An agent that delegates its work to another one."""
     script = [call("subagent__clerk", {"message": "Pay"}, id="delegated"), "Done without."]
     return Agent(name="boss", model=ScriptedModel(script), tools=[sub_agent_tool(child, description="Pays.")])
 
@@ -186,7 +186,7 @@ async def _park_below(open_executor: OpenExecutor) -> None:
 
 
 async def _go_on(helix: Executor, agent: AnyAgent, waiting: PendingCall, how: str) -> RunHandle[Any]:
-    """Go on with a session in which a call waits."""
+    """Continue a session in which a call waits."""
     if how == "with a message":
         return await helix.execute(agent, "Never mind", SESSION)
     await helix.submit_tool_result(SESSION, waiting.tool_call_id, answer_to(waiting))
@@ -194,7 +194,7 @@ async def _go_on(helix: Executor, agent: AnyAgent, waiting: PendingCall, how: st
 
 
 class DeploysContract(ScenarioContract):
-    """Parked work survives a deploy, and one that does not fit leaves everything as it was."""
+    """Suspended work survives a deploy, and a deploy that does not fit leaves everything as it was."""
 
     async def test_deps_are_opened_once_per_run_in_the_process_that_runs_it(self, open_executor: OpenExecutor) -> None:
         events: list[str] = []
@@ -327,7 +327,10 @@ class DeploysContract(ScenarioContract):
 
         async with open_executor(deps=plain) as helix:
             result = await failed(await helix.execute(_old(), "Go", SESSION))
-            assert "gave coroutine and no async context manager; decorate it with @asynccontextmanager" in result.error
+            assert (
+                "returned coroutine, not an async context manager; decorate it with @asynccontextmanager"
+                in result.error
+            )
 
     async def test_a_new_version_answers_and_completes_what_the_old_one_began(
         self, open_executor: OpenExecutor
@@ -448,7 +451,7 @@ class DeploysContract(ScenarioContract):
             first = (await helix.sessions.checkpoints(SESSION)).items[-1].checkpoint_id
             await completed(await helix.execute(_noting(_new()), "Go", SESSION))
             bad, before = _noting(_new(migrate_state=_grown)), (await helix.sessions.get(SESSION), await runs_of(helix))
-            with pytest.raises(StateSchemaChangedError, match="the store takes at most 1000"):
+            with pytest.raises(StateSchemaChangedError, match="the store accepts at most 1000"):
                 await helix.resume(bad, SESSION, mode="from_checkpoint", checkpoint_id=first)
             branch = BranchPoint(from_session_id=SESSION, checkpoint_id=first)
             with pytest.raises(StateSchemaChangedError):
@@ -478,7 +481,8 @@ class DeploysContract(ScenarioContract):
             large = StepWrites(ops=(Replace(key="aside", value="e" * 600),))
             await helix.sessions.update_state(SESSION, large)
             gate.opened.set()
-            # Whoever carries nothing from effect to effect reads the state again, and finds that it does not fit.
+            # A runtime that carries nothing from effect to effect reads the state again, and finds that it does not
+            # fit.
             assert (await failed(handle)).code in (StateSizeExceededError.code, StateSchemaChangedError.code)
             session = await helix.sessions.get(SESSION)
             assert (session.agent_version, "notes" in session.custom_state) == (1, True)

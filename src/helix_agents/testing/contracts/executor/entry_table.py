@@ -1,4 +1,4 @@
-"""Every entry into every state a session can be in: what execute, resume and retry make of it, or why they refuse."""
+"""Every entry into every state a session can be in: what execute, resume and retry do with it, or why they refuse."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias
@@ -108,7 +108,7 @@ TABLE: dict[str, dict[Entry, Cell]] = {
     },
     "suspended, something answered": {
         "execute": (*ASKED, ANSWERED, ABANDONED.format(2), *NEXT),
-        # The answer is taken in; the other call is still open, so the run waits again.
+        # The answer is consumed; the other call is still open, so the run waits again.
         "resume": ASKED,
         "with_message": ASKED,
         "from_checkpoint": REWOUND,
@@ -253,7 +253,7 @@ async def _enter(
 
 
 class EntryTableContract(ScenarioContract):
-    """Each cell of the table, entered by another process than the one that left the session so."""
+    """Each cell of the table, entered by a process other than the one that left the session in this state."""
 
     @pytest.mark.parametrize(("row", "entry"), CELLS)
     async def test_an_entry_does_what_the_table_says(
@@ -317,7 +317,7 @@ class EntryTableContract(ScenarioContract):
         await _Situation(open_executor, parts).arrange(row, helix)
         stranger = Agent(name="stranger", model=ScriptedModel(["I am the stranger."]), state=Remark)
         before = (await helix.sessions.get(SESSION), await runs_of(helix))
-        with pytest.raises(AgentMismatchError, match="begun with agent 'table', not 'stranger'"):
+        with pytest.raises(AgentMismatchError, match="started by agent 'table', not by 'stranger'"):
             await _enter(helix, entry, await self._first_checkpoint(helix), stranger)
         assert (await helix.sessions.get(SESSION), await runs_of(helix)) == before
 
@@ -325,7 +325,7 @@ class EntryTableContract(ScenarioContract):
         await completed(await helix.execute(_agent(), "Hello", SESSION))
         stranger = Agent(name="stranger", model=ScriptedModel(["I am the stranger."]))
         point = BranchPoint(from_session_id=SESSION, checkpoint_id=await self._first_checkpoint(helix))
-        with pytest.raises(AgentMismatchError, match="begun with agent 'table', not 'stranger'"):
+        with pytest.raises(AgentMismatchError, match="started by agent 'table', not by 'stranger'"):
             await helix.execute(stranger, "Next", "s-2", branch=point)
         assert (await helix.sessions.list()).total == 1
 

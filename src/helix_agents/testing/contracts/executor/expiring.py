@@ -1,4 +1,4 @@
-"""Scenarios of sessions that outlive their time: cleaned up with all they hold, and no trouble stops the sweep."""
+"""Scenarios of sessions that have expired: cleaned up with everything they hold, and no error stops the sweep."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -78,7 +78,7 @@ class _Disk(InMemoryWorkspaces):
 
 
 class _TroubledStore:
-    """A store in which one session cannot be read, and another one changes right after it was."""
+    """A store in which one session cannot be read, and another one changes right after it was read."""
 
     def __init__(self, store: SessionStateStore, *, unreadable: str, changing: str) -> None:
         self._store = store
@@ -98,7 +98,7 @@ class _TroubledStore:
 
 
 class _ReturningStore:
-    """A store in which somebody does something right after sessions were listed, or one was read."""
+    """A store in which something happens right after sessions were listed, or one was read."""
 
     def __init__(
         self, store: SessionStateStore, after: Literal["list_sessions", "load_state"], come_back: Callable[[], Any]
@@ -149,7 +149,7 @@ class ExpiringContract(ScenarioContract):
             assert (await store.load_state(f"s-{number}")).status == status, number
         for name, status in (("done", "completed"), ("young", "active"), ("eternal", "active"), ("s-300", "active")):
             assert (await store.load_state(name)).status == status, name
-        # The next sweep, without the trouble, takes what is left.
+        # The next sweep, without the problem, takes what is left.
         swept = await expired_session_cleanup(store, workspace_providers={"disk": _Disk(failing="")})
         assert swept == CleanupSummary(detected=3, marked=3, snapshots_deleted=2)
 

@@ -1,4 +1,4 @@
-"""A small family of agents for scenarios of delegation, and plain words for what became of a tree of sessions."""
+"""A small family of agents for delegation scenarios, and plain words for the outcome of a tree of sessions."""
 
 import re
 from collections.abc import Iterable
@@ -67,7 +67,7 @@ def delegate(name: str, message: str = "go", *, id: str | None = None) -> Any:
 
 
 def worker(*, pauses: bool = True, **fields: Any) -> AnyAgent:
-    """At the bottom: deploys what it is told, after somebody agreed if it pauses."""
+    """At the bottom: deploys what it is told, after a person agreed if it pauses."""
     script = (reply("I deploy. ", calls=[call("deploy", {"target": "prod"}, id="call_0")]), "Deployed.")
     return agent("worker", *script, **{"tools": [deploy_if_allowed if pauses else deploy], **fields})
 
@@ -80,7 +80,7 @@ def planner(*, pauses: bool = True) -> AnyAgent:
 
 
 def lead(*, pauses: bool = True) -> AnyAgent:
-    """At the root: a planner and a worker side by side, whose models name their calls alike."""
+    """At the root: a planner and a worker in parallel, whose models name their calls alike."""
     calls = [delegate("planner", "plan", id="call_0"), delegate("worker", "work", id="call_1")]
     tools = [planner(pauses=pauses).as_tool(), worker(pauses=pauses).as_tool()]
     return agent("lead", reply("I delegate. ", calls=calls), "All done.", tools=tools)
@@ -97,13 +97,13 @@ async def children(parts: Backend, session_id: str = SESSION) -> tuple[SubSessio
 
 
 async def only_child(parts: Backend, session_id: str = SESSION) -> str:
-    """The id of the one child a session has."""
+    """The id of a session's only child."""
     (ref,) = await children(parts, session_id)
     return ref.sub_session_id
 
 
 async def statuses(parts: Backend, session_id: str = SESSION) -> dict[str, str]:
-    """How every session of a tree stands, and its current run, by agent."""
+    """The state of every session of a tree, and its current run, by agent."""
     session = await parts.state.load_state(session_id)
     run = await parts.state.get_current_run(session_id)
     found = {session.agent_type: f"{session.status} {run.status if run else None}"}
@@ -120,7 +120,7 @@ async def told(parts: Backend, session_id: str) -> list[Message]:
 
 
 async def story(parts: Backend, session_id: str = SESSION) -> Any:
-    """Everything a tree came to, without ids and times: two runs of the same story are equal."""
+    """The outcome of a tree, without ids and times: two runs of the same story are equal."""
     session = await parts.state.load_state(session_id)
     messages = [_timeless(message) for message in await told(parts, session_id)]
     plain = encode(messages).decode().replace(f"_{session_id[-6:]}", "")
@@ -146,7 +146,7 @@ def _timeless(message: Message) -> Message:
 
 
 def assert_well_told(chunks: Iterable[StreamChunk], root: str = SESSION) -> None:
-    """Each child speaks between its one start and its one end, and says in whose name."""
+    """Each child speaks between its single start and its single end, and says in whose name."""
     open_calls: dict[str, str] = {}
     over: set[str] = set()
     for chunk in surviving(chunks):

@@ -1,4 +1,4 @@
-"""Scenarios of hooks: when each one fires, what it is told, and what it may change."""
+"""Scenarios of hooks: when each one fires, what it receives, and what it may change."""
 
 import asyncio
 import logging
@@ -103,7 +103,7 @@ WITHOUT_STATE = {"on_text_delta", "on_thinking", "on_llm_retry", "around_llm_cal
 
 
 class Recorder(Hooks[Any, Any]):
-    """Writes down every hook that fires, with its event, in a list that several recorders may share."""
+    """Records every hook that fires, with its event, in a list that several recorders may share."""
 
     def __init__(self, name: str = "", heard: list[tuple[str, HookEvent]] | None = None) -> None:
         self._name = name
@@ -129,7 +129,7 @@ for _hook in HOOK_NAMES:
 
 
 async def until_told(recorder: Recorder) -> None:
-    """A run that failed outside of its steps is told of after it has."""
+    """A run that failed outside of its steps is reported after it has failed."""
 
     async def is_told() -> bool:
         return bool(recorder.of(AgentFailEvent))
@@ -252,7 +252,7 @@ class HooksContract(ScenarioContract):
             True,
             "client",
         )
-        # What is part of the commit is told with it: the call that ran, and not the one that waits.
+        # What is part of the commit is reported with it: the call that ran, and not the one that waits.
         assert [event.tool_call_id for event in first.of(AfterToolEvent)] == ["call_1_1"]
         checkpoint = (await helix.sessions.get(SESSION)).checkpoint_id
         await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="41.9 N"))
@@ -550,7 +550,7 @@ class HooksContract(ScenarioContract):
         assert "over budget" in result.error
         session = await helix.sessions.get(SESSION)
         assert session.status == "failed"
-        # A tool that ran has its result in the transcript, and retry goes on from there.
+        # A tool that ran has its result in the transcript, and retry continues from there.
         said = await spoken(helix)
         if hook == "after_tool":
             assert said[2] == "result note#call_1_1: noted a"

@@ -24,7 +24,7 @@ def spawn(kind: str = "helper", message: str = "Do it", name: str | None = None,
 
 
 def send(name: str, message: str, id: str | None = None) -> Call:
-    """The boss tells a companion something."""
+    """The boss sends a companion a message."""
     return call("companion__sendMessage", {"name": name, "message": message}, id=id)
 
 
@@ -44,7 +44,7 @@ def helper(*script: Any, **fields: Any) -> AnyAgent:
 
 
 def busy(gate: Gate, *script: Any, **fields: Any) -> AnyAgent:
-    """A companion whose tool `work` takes until the gate is opened."""
+    """A companion whose tool `work` runs until the gate is opened."""
 
     @tool
     async def work() -> str:
@@ -56,7 +56,7 @@ def busy(gate: Gate, *script: Any, **fields: Any) -> AnyAgent:
 
 
 def pondering(gate: Gate) -> Tool[..., Any]:
-    """A tool of the boss that takes until the gate is opened."""
+    """A tool of the boss that runs until the gate is opened."""
 
     @tool
     async def ponder() -> str:
@@ -68,7 +68,7 @@ def pondering(gate: Gate) -> Tool[..., Any]:
 
 
 def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None, **fields: Any) -> AnyAgent:
-    """A companion whose tool `deploy` needs somebody's approval."""
+    """A companion whose tool `deploy` needs a person's approval."""
 
     @tool(require_approval=True)
     async def deploy(env: str) -> str:
@@ -79,8 +79,8 @@ def careful(*script: Any, work: Callable[[], Awaitable[str]] | None = None, **fi
 
 
 def waiting_for_helper(gate: Gate | None) -> AnyAgent:
-    """A boss that sends off a companion, which works until the gate is opened, and waits for it in its next turn.
-    Without a gate it has no such kind any more."""
+    """A boss that starts a companion, which works until the gate is opened, and waits for it in its next turn. Without
+    a gate it no longer has such a companion."""
     kinds = [PersistentAgent(scripted(["x"], {}, name="other"))]
     if gate is not None:
         kinds.insert(0, PersistentAgent(busy(gate, *WORKING), mode="non_blocking"))
@@ -94,7 +94,7 @@ WORKING = (call("work", id="work_1"), "Worked.", "Again.")
 
 
 def heard(request: ModelRequest) -> str:
-    """A reply that says what its model was told last."""
+    """A reply that repeats what its model was told last."""
     return f"heard {getattr(request.messages[-1], 'content', None)}"
 
 
@@ -104,13 +104,13 @@ async def companions(parts: Backend, session_id: str = SESSION) -> list[SubSessi
 
 
 async def only_companion(parts: Backend, session_id: str = SESSION) -> SubSessionRef:
-    """The one companion a session has."""
+    """The only companion of a session."""
     (ref,) = await companions(parts, session_id)
     return ref
 
 
 async def until_ended(parts: Backend, child: str, status: str = "completed") -> None:
-    """Wait until a companion's run has come to this."""
+    """Wait until a companion's run has this status."""
 
     async def has_ended() -> bool:
         run = await parts.state.get_current_run(child)
@@ -120,13 +120,13 @@ async def until_ended(parts: Backend, child: str, status: str = "completed") -> 
 
 
 async def results(helix: Executor, session_id: str = SESSION) -> dict[str, Any]:
-    """What each call came to, as the model read it; no call has two results."""
+    """The outcome of each call, as the model read it; no call has two results."""
     found = [each for each in await transcript(helix, session_id) if isinstance(each, ToolMessage)]
     assert len({each.tool_call_id for each in found}) == len(found)
     return {each.tool_call_id: each.content for each in found}
 
 
 async def notices(helix: Executor, session_id: str = SESSION) -> list[str]:
-    """What the boss was told of companions that ended."""
+    """What the boss was told about companions that ended."""
     said = (each for each in await transcript(helix, session_id) if isinstance(each, UserMessage))
     return [str(each.content) for each in said if each.metadata.get("helix") == "companion_notice"]

@@ -1,4 +1,4 @@
-"""What the janitors of a proof work on, and the janitor process that is killed in the middle of its round."""
+"""What the janitors in a proof work on, and the janitor process that is killed in the middle of its round."""
 
 import asyncio
 from typing import Any
@@ -63,7 +63,7 @@ async def sweep_until_killed(job: Job, url: str, now_ms: int, after: int) -> JSO
 
 
 class Holding:
-    """Holds every reply from the beginning, so that a process can die with many runs going."""
+    """Holds every reply from the start, so that a process can die with many running runs."""
 
     async def __call__(self, _: ModelEvent) -> None:
         await asyncio.Event().wait()

@@ -42,7 +42,7 @@ RESUME_GRACE_MS = 30_001
 
 
 class _Timeouts(Hooks[Any, Any]):
-    """Counts how often each call was told to have timed out, whichever janitor resumed it."""
+    """Counts how often each call was reported as timed out, whichever janitor resumed it."""
 
     def __init__(self) -> None:
         self.told: Counter[tuple[str, str]] = Counter()
@@ -110,10 +110,10 @@ async def _sweep_until_quiet(janitor: Executor, clock: ManualClock, rounds: list
 
 
 class JanitorsContract(ScenarioContract):
-    """Any number of janitors may run; a case is handled by one of them, also when one dies on the way.
+    """Any number of janitors may run; each case is handled by one of them, even if one dies on the way.
 
-    There is enough to do for four of them to meet. Another number may be given to a runtime whose runs take their time,
-    or to one that is to handle a crowd.
+    There is enough to do for four of them to meet. A runtime whose runs are slow, or one that should handle a crowd,
+    may use another number.
     """
 
     much_work: Mapping[str, int] = {"asking": 4, "orphans": 30, "expiring": 60}
@@ -139,7 +139,7 @@ class JanitorsContract(ScenarioContract):
             await until(self._nothing_runs(parts, work))
             await work.check(janitors[0], told.told, most_attempts=3)
         assert len(told.told) == len(work.asking) * CALLS_AT_ONCE
-        # What the three report adds up to no more than there was; the fourth took its part along.
+        # What the three report adds up to no more than there was; the fourth's share is missing.
         assert sum(swept.expired_calls for swept in rounds) <= len(work.asking) * CALLS_AT_ONCE
         assert sum(swept.resumed for swept in rounds) == len(work.asking)
         assert sum(swept.expired_sessions for swept in rounds) <= len(work.expiring)

@@ -52,7 +52,8 @@ class _Spent(BaseModel):
 
 
 class _Reads(LLMAdapter):
-    """Looks something up in every turn, and keeps what it was shown; more than `most` messages are too many for it."""
+    """Looks something up in every turn, and records what it was shown; more than `most` messages are too many for
+    it."""
 
     def __init__(self, most: int | None = None) -> None:
         self.shown: list[list[Message]] = []
@@ -92,7 +93,7 @@ async def _ask(helix: Executor, agent: AnyAgent, *questions: str) -> None:
 
 
 class LongConversationsContract(ScenarioContract):
-    """A model is shown a summary where the whole would be too much; nothing that was said is lost for it."""
+    """A model sees a summary where the whole would be too much; nothing that was said is lost to it."""
 
     async def test_a_long_conversation_is_summarised_for_the_model_and_stored_as_a_whole(self, helix: Executor) -> None:
         model, summariser = _Reads(), _summariser()
@@ -103,7 +104,7 @@ class LongConversationsContract(ScenarioContract):
         assert lines(model.shown[-1])[0] == "hidden: summary"
         assert "They asked about tides." in str(model.shown[-1][0])
         assert len(model.shown[-1]) < len(said)
-        # What it works on, it reads in the user's own words.
+        # It reads its current task in the user's own words.
         assert any("Both?" in str(message) for message in model.shown[-1])
 
     async def test_a_summary_is_made_once_and_whoever_goes_on_shows_it(self, open_executor: OpenExecutor) -> None:
@@ -159,7 +160,7 @@ class LongConversationsContract(ScenarioContract):
             await _ask(helix, agent, "High tide? " + 12 * PAGE)
             assert down.asked == 1
         async with open_executor() as helix:
-            # Whoever goes on knows that it was asked for, and asks when there is a good deal more.
+            # A run that continues knows that a summary was tried, and tries again when there is a good deal more.
             await _ask(helix, agent, "And?")
             assert down.asked == 1
             await _ask(helix, agent, "Low tide? " + 3 * PAGE)

@@ -78,7 +78,7 @@ def _agent(*script: Any, **fields: Any) -> AnyAgent:
 
 
 class _SaysNone:
-    """Gives on what a provider's own client says of a reply without text, as an adapter is easily written."""
+    """Passes on what a provider's own client says about a reply without text, as a simple adapter would."""
 
     name = "careless"
 
@@ -128,7 +128,7 @@ def _arguments_in(chunks: Sequence[StreamChunk]) -> dict[str, str]:
 
 
 class ModelsContract(ScenarioContract):
-    """A reply counts when it is whole; until then the model is asked again, or the run fails with a reason."""
+    """A reply counts when it is complete; until then the model is asked again, or the run fails with a reason."""
 
     async def test_a_model_that_gives_no_answer_is_stood_in_for_and_usage_names_who_answered(
         self, helix: Executor
@@ -239,7 +239,7 @@ class ModelsContract(ScenarioContract):
                     await helix.execute(agent, "Ask", SESSION)
             with pytest.raises(SessionNotFoundError):
                 await helix.sessions.get(SESSION)
-            # A model for this one call takes the place of the agent's own, which nobody asks then.
+            # A model given for this one call replaces the agent's own, which is then not asked.
             assert (
                 await completed(await helix.execute(wrong, "Ask", SESSION, model=ScriptedModel(["Here."]))) == "Here."
             )

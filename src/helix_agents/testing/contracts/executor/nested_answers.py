@@ -50,7 +50,7 @@ WAITING = ("planner locate", "planner/worker deploy", "worker deploy")
 
 
 class NestedAnswersContract(ScenarioContract):
-    """Whatever waits below a root is listed and answered at the root, and each child goes on from where it was."""
+    """Whatever waits below a root is listed and answered at the root, and each child continues from where it was."""
 
     async def test_answers_in_any_order_each_to_another_process_come_to_what_no_pause_comes_to(
         self, open_executor: OpenExecutor, parts: Backend
@@ -282,7 +282,7 @@ class NestedAnswersContract(ScenarioContract):
 async def _answered_one_by_one(
     open_executor: OpenExecutor, parts: Backend, session_id: str, order: Sequence[str]
 ) -> None:
-    """Run the family to where it waits, then give each answer to a process that knows nothing but the store."""
+    """Run the family until it waits, then give each answer in a process that knows nothing but the store."""
     async with open_executor() as helix:
         result = await ended(await helix.execute(lead(), "Go", session_id))
     for number, name in enumerate(order):
@@ -297,7 +297,7 @@ async def _answered_one_by_one(
 
 
 async def _named(parts: Backend, root: str, owner: str, tool_name: str) -> str:
-    """Who waits for which tool, as a path of agents below the root."""
+    """Which agent waits for which tool, as a path of agents below the root."""
     path: list[str] = []
     while owner != root:
         session = await parts.state.load_state(owner)

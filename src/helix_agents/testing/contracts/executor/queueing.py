@@ -1,4 +1,4 @@
-"""Scenarios of messages that come while a turn goes on: refused, sent after it, or sent instead of it."""
+"""Scenarios of messages that arrive while a turn is running: refused, sent after it, or sent instead of it."""
 
 import asyncio
 from typing import Any
@@ -59,7 +59,7 @@ async def priority(ctx: ToolContext[Desk]) -> str:
 
 
 def _answer(request: ModelRequest) -> Any:
-    """Says what it was asked; asks where somebody is, and how urgent something is, when it is told to."""
+    """Repeats what it was asked; calls `locate` and `priority` when it is told to."""
     last = request.messages[-1]
     if not isinstance(last, UserMessage):
         return "Now I know."
@@ -87,7 +87,7 @@ async def _held(helix: Executor, text: str = "One") -> tuple[AnyAgent, Gate, Any
 
 
 class QueueingContract(ScenarioContract):
-    """A message that comes while a turn goes on is not lost, not doubled, and answered in its turn."""
+    """A message that arrives while a turn is running is not lost, not doubled, and answered in its turn."""
 
     async def test_messages_that_are_queued_are_answered_one_after_another(self, helix: Executor) -> None:
         agent, gate, first = await _held(helix)
@@ -265,9 +265,9 @@ class QueueingContract(ScenarioContract):
     async def test_what_cannot_wait_is_refused(self, helix: Executor) -> None:
         agent = _agent()
         later: Any = "later"
-        with pytest.raises(InvalidInputError, match="'later', only 'reject', 'enqueue', 'interrupt'"):
+        with pytest.raises(InvalidInputError, match="'later' is not one of 'reject', 'enqueue', 'interrupt'"):
             await helix.execute(agent, "One", SESSION, if_running=later)
-        with pytest.raises(InvalidInputError, match="may begin in another"):
+        with pytest.raises(InvalidInputError, match="may start in another"):
             await helix.execute(agent, "One", SESSION, if_running="enqueue", model=ScriptedModel(["Hello."]))
         with pytest.raises(SessionNotFoundError):
             await helix.sessions.queued(SESSION)

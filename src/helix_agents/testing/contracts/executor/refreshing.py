@@ -1,4 +1,4 @@
-"""Scenarios of readers who come late, come again, or look from another process: all see the same conversation."""
+"""Scenarios of readers that come late, come again, or read from another process: all see the same conversation."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -56,7 +56,7 @@ Look = Callable[[], Awaitable[None]]
 
 
 def _agent(look: Look) -> AnyAgent:
-    """An agent whose every moment is looked at: each piece of a reply, and each tool before and after it writes."""
+    """An agent that is observed at every moment: each piece of a reply, and each tool before and after it writes."""
 
     @tool
     async def add(ctx: ToolContext[Draft], text: str) -> str:
@@ -92,7 +92,7 @@ async def _all_chunks(handle: RunHandle[Any]) -> list[StreamChunk]:
 
 
 class RefreshingContract(ScenarioContract):
-    """A page that is loaded at any moment, and reads on from there, ends up like one that was open all the time."""
+    """A page that is loaded at any moment, and continues from there, ends up like one that was open all the time."""
 
     async def test_a_reader_who_comes_before_a_short_runs_stream_and_looks_after_its_end_misses_nothing(
         self, helix: Executor, monkeypatch: pytest.MonkeyPatch

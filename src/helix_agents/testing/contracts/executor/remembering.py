@@ -1,4 +1,4 @@
-"""Scenarios of what an agent remembers: told once, of nobody else, saved once, and learned once from a turn."""
+"""Scenarios of an agent's memory: told once, never about another user, saved once, and learned once from a turn."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,7 +36,8 @@ ANN = "ann"
 
 
 class _Answers(ScriptedModel):
-    """Says the same to everything, and keeps what it was shown; the words behind a slash are a call it makes."""
+    """Gives the same answer to everything, and records what it was shown; the words behind a slash are a call it
+    makes."""
 
     def __init__(self) -> None:
         super().__init__(self._say, name="answers")
@@ -53,7 +54,7 @@ class _Answers(ScriptedModel):
 
     @property
     def told(self) -> str:
-        """What it was last told of what is remembered."""
+        """What it was last told from memory."""
         return "\n".join(str(each) for each in self.shown[-1] if is_recollection(each))
 
 
@@ -65,7 +66,7 @@ class _Broken:
 
 
 class _Rests:
-    """A capability that holds a run when it has come to rest and before that is committed."""
+    """A capability that holds a run when it has come to rest but is not committed yet."""
 
     tools: tuple[Tool[..., Any], ...] = ()
 
@@ -104,7 +105,7 @@ async def _kept(parts: Backend, entity: str = ANN) -> list[str]:
 
 
 class RememberingContract(ScenarioContract):
-    """What is remembered reaches every conversation of its owner, and of nobody else, on every runtime."""
+    """What is remembered reaches every conversation of its owner, and of no one else, on every runtime."""
 
     async def test_memories_are_told_once_when_their_owner_speaks_and_to_nobody_else(
         self, open_executor: OpenExecutor, parts: Backend
@@ -129,7 +130,7 @@ class RememberingContract(ScenarioContract):
             assert lines(model.shown[-1]) == ["user: Which tea shall I buy?"]
         await memories.update(ANN, tea.id, text="Likes black tea now")
         async with open_executor(memories=parts.memories) as other:
-            # What has changed since it was told is told again, and only behind what was said before.
+            # A memory that has changed since it was told is told again, and only after what was said before.
             before = model.shown[3]
             await _say(other, _agent(model), "And which tea today?", "Tea?")
             assert model.shown[-1][: len(before)] == before
@@ -190,7 +191,7 @@ class RememberingContract(ScenarioContract):
             found = (await spoken(helix, "s-2"))[3]
             assert f'{{"id":"{kept.id}","text":"Ann has a cat called Mog","since":"{kept.day}"}}' in found
             await _say(helix, agent, "/save_memory Somebody has a dog", session="s-3", user=None)
-            assert "nobody" in str((await transcript(helix, "s-3"))[2])
+            assert "no user" in str((await transcript(helix, "s-3"))[2])
             assert (await _manager(parts).list_entities()).total == 1
 
     async def test_an_embedder_that_is_down_loses_nothing_and_the_janitor_sees_to_it(
@@ -220,7 +221,7 @@ class RememberingContract(ScenarioContract):
         wordings = iter(["Ann's cat is called Mog", "Ann has a cat, Mog", "Never asked"])
 
         def learn(request: ModelRequest) -> Any:
-            # Shown what a dead attempt kept, a model would rightly leave it out, and so it would be lost.
+            # If a model saw what a dead attempt kept, it would rightly leave it out, and it would be lost.
             assert "Mog" not in str(request.messages[0]).partition("The conversation")[0]
             return call("remember", {"save": [next(wordings)]})
 
@@ -267,12 +268,12 @@ class RememberingContract(ScenarioContract):
         async with open_executor(memories=parts.memories) as helix:
             agent = _agent(_Answers(), memory)
             await _say(helix, agent, "I live in Bern.", "And I have a dog.")
-            # What could not be made was not made of the turn; the next one is looked at with it.
+            # If memories could not be made from a turn, the next turn is examined together with it.
             assert (len(asked), await _kept(parts)) == (1, ["Ann lives in Bern"])
             await _say(helix, agent, "His name is Rex.")
             assert "I live in Bern." in asked[1]
             assert sorted(await _kept(parts)) == ["Ann has a dog", "Ann lives in Bern", "Ann lives in Bern"]
             await _say(helix, agent, "The dog in Bern died.", "I live in Basel.")
             assert "I live in Bern." not in asked[2].partition("The conversation")[2]
-            # What others know is not the model's to change.
+            # The model may not change memories from other sources.
             assert sorted(await _kept(parts)) == ["Ann lives in Basel", "Ann lives in Bern"]

@@ -92,7 +92,7 @@ async def _checkpoints(helix: Executor) -> list[str]:
 
 
 class ReturningContract(ScenarioContract):
-    """Messages and state go back together, exactly, and what is left behind is left behind for good."""
+    """Messages and state go back together, exactly, and what is left behind stays behind for good."""
 
     async def test_a_rewind_restores_messages_and_state_of_a_checkpoint(
         self, helix: Executor, open_executor: OpenExecutor

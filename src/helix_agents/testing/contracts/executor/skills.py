@@ -1,4 +1,4 @@
-"""Scenarios of skills: a model sees which there are, reads what it needs, and is told the same all through a run."""
+"""Scenarios of skills: a model sees the list, reads what it needs, and is told the same throughout a run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +37,7 @@ BOATS = Skill(name="book-boats", description="Books boats.", body="Ask for the d
 
 
 class _Shelf(SkillList):
-    """Skills that somebody exchanges while a run is going; it may be away, too."""
+    """Skills that are exchanged while a run is running; the provider may also be unavailable."""
 
     def __init__(self, *skills: Skill) -> None:
         super().__init__(skills)
@@ -91,7 +91,7 @@ class SkillsContract(ScenarioContract):
             ("There is no skill 'tides'. There are: book-boats, read-tides.", True),
             ("high 6:12\nlow 12:30\n", False),
             ("The skill 'read-tides' has no file '../secrets'. It has: tables/brest.md.", True),
-            ("The skill 'read-tides' is loaded already: you have its text above, and it has not changed.", False),
+            ("The skill 'read-tides' is already loaded: you have its text above, and it has not changed.", False),
         ]
         events = [(chunk.name, chunk.data) for chunk in chunks if isinstance(chunk, Custom)]
         assert events == [("skill_loaded", {"name": "read-tides"})]
@@ -119,7 +119,7 @@ class SkillsContract(ScenarioContract):
             plain, told = Agent(name="skipper", model=ScriptedModel(script)), model.requests
             assert await completed(await helix.execute(plain, "No skills?", SESSION)) == "Bye."
             said = await spoken(helix)
-        # The run that goes on with the answer is another one; within each, nothing changed.
+        # The run that continues with the answer is a new one; within each, nothing changed.
         assert ["read-tides" in each.instructions for each in told] == [True, True, False, False]
         assert ["book-boats" in each.instructions for each in told] == [False, False, True, True]
         assert [line for line in said if line.startswith("hidden")] == ["hidden: skills"] * 2

@@ -1,4 +1,4 @@
-"""What every scenario has at hand: executors opened as other processes would, a clock, and plain words for outcomes."""
+"""What every scenario uses: executors opened as other processes would, a clock, and plain words for outcomes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class OpenExecutor(Protocol):
     """Opens one more executor onto the same data, as another process would: it shares no object with the others.
 
-    It runs on the clock of the scenario, without a janitor of its own unless asked for one. Settings are those of
+    It runs on the clock of the scenario, without its own janitor unless one is requested. Settings are those of
     `Executor`; `limits` are those of its store.
     """
 
@@ -57,17 +57,17 @@ class ScenarioContract(Contract):
 
     @pytest.fixture
     def open_executor(self) -> OpenExecutor:
-        """Yours to give."""
+        """For you to implement."""
         raise NotImplementedError("a concrete class gives the fixture open_executor")
 
     @pytest.fixture
     def open_parts(self) -> OpenParts:
-        """Yours to give."""
+        """For you to implement."""
         raise NotImplementedError("a concrete class gives the fixture open_parts")
 
     @pytest.fixture
     async def helix(self, open_executor: OpenExecutor) -> AsyncIterator[Executor]:
-        """The executor most scenarios begin with."""
+        """The executor that most scenarios start with."""
         async with open_executor() as executor:
             yield executor
 
@@ -79,7 +79,7 @@ class ScenarioContract(Contract):
 
 
 class Gate:
-    """Holds whoever comes to it until it is opened; it is reached when so many have come."""
+    """Holds every caller until it is opened; it is reached when this many have come."""
 
     def __init__(self, expected: int = 1) -> None:
         self._missing = expected
@@ -87,14 +87,14 @@ class Gate:
         self.opened = asyncio.Event()
 
     async def wait(self) -> None:
-        """Say that somebody is here, and wait."""
+        """Arrive, and wait."""
         self._missing -= 1
         if self._missing <= 0:
             self.reached.set()
         await self.opened.wait()
 
     async def until_reached(self) -> None:
-        """Wait until all who are expected are held here."""
+        """Wait until all expected callers are held here."""
         await within(self.reached.wait())
 
 
@@ -112,19 +112,19 @@ class PieceGate(Gate):
 
 
 def scripted(script: Sequence[Any], fields: Mapping[str, Any], **defaults: Any) -> AnyAgent:
-    """An agent that follows a script; `fields` win over the defaults of a scenario."""
+    """An agent that follows a script; `fields` override the defaults of a scenario."""
     settings: dict[str, Any] = {"model": ScriptedModel(script), **defaults, **fields}
     return Agent(**settings)
 
 
 async def within(waiting: Awaitable[T]) -> T:
-    """Wait, but not for ever."""
+    """Wait, but not forever."""
     async with asyncio.timeout(PATIENCE):
         return await waiting
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Look again until something holds that nobody announces."""
+    """Check repeatedly until something holds that is not announced."""
     async with asyncio.timeout(PATIENCE):
         while not await holds():  # noqa: ASYNC110  # what another process does sets no event here
             await asyncio.sleep(0.01)
@@ -143,7 +143,7 @@ async def completed(handle: RunHandle[Any]) -> Any:
 
 
 async def suspended(handle: RunHandle[Any]) -> Suspended:
-    """A run that must wait for somebody."""
+    """A run that must wait for an answer."""
     result = await ended(handle)
     assert isinstance(result, Suspended), result
     return result
@@ -190,7 +190,7 @@ async def spoken(helix: Executor, session_id: str = SESSION) -> list[str]:
 
 
 def result_at(messages: Sequence[Message], place: int) -> ToolMessage:
-    """The message at this place, which has to be a result."""
+    """The message at this position, which has to be a result."""
     message = messages[place]
     assert isinstance(message, ToolMessage), message
     return message
@@ -202,7 +202,7 @@ async def runs_of(helix: Executor, session_id: str = SESSION) -> list[RunRecord]
 
 
 def lines(messages: Iterable[Message]) -> list[str]:
-    """Each message in a line: who speaks, what is said, which calls are made and what they came to."""
+    """Each message on one line: who speaks, what is said, which calls are made and their results."""
     return [_line(message) for message in messages]
 
 

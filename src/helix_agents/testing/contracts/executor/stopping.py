@@ -1,4 +1,4 @@
-"""Scenarios of runs that somebody stops: interrupted, aborted or paused, from whichever process."""
+"""Scenarios of runs that are stopped: interrupted, aborted or paused, from whichever process."""
 
 import asyncio
 from typing import Any
@@ -73,7 +73,7 @@ def _agent(*script: Any, **fields: Any) -> AnyAgent:
 
 
 class StoppingContract(ScenarioContract):
-    """A stop reaches the run wherever it runs; what readers saw is kept, and only an abort is for good."""
+    """A stop reaches the run wherever it runs; what readers saw is kept, and only an abort is final."""
 
     async def test_an_interrupt_from_another_process_cuts_the_model_and_keeps_what_was_said(
         self, helix: Executor, open_executor: OpenExecutor
@@ -161,7 +161,7 @@ class StoppingContract(ScenarioContract):
         assert (await spoken(helix))[2:] == ["error note#call_1_1: run_stopped"]
 
     async def test_calls_the_model_had_written_when_it_was_cut_count_as_not_executed(self, helix: Executor) -> None:
-        # The first call is whole, the second one is being written.
+        # The first call is complete, the second one is being written.
         gate = PieceGate(8)
         calls = [call("note", {"text": "a"}), call("note", {"text": "bb"})]
         held = ScriptedModel([reply("Hm", calls=calls)], pace=gate)
@@ -232,7 +232,7 @@ class StoppingContract(ScenarioContract):
             await interrupted(handle)
             assert cleaned.is_set()
             assert (await spoken(other))[2:] == ["error work#call_1_1: run_stopped", "result fast#call_1_2: quick"]
-            # It was begun: nobody may say that it was not executed.
+            # It was started: it must not be reported as not executed.
             assert result_at(await transcript(other), 2).content == CUT_SHORT
             assert (await other.sessions.get(SESSION)).custom_state["done"] == ["kept"]
 
@@ -343,7 +343,7 @@ class StoppingContract(ScenarioContract):
             await helix.interrupt(SESSION)
             await interrupted(resumed)
             assert (await helix.sessions.get(SESSION)).pending_client_tool_calls == {}
-            # Something that waits for nobody, but looks answered, would keep this run from coming to rest.
+            # A call that no one waits for, but looks answered, would keep this run from coming to rest.
             (waiting,) = (await suspended(await helix.resume(agent, SESSION))).pending
             await helix.submit_tool_result(SESSION, waiting.tool_call_id, ToolAnswer(result="here"))
             assert await completed(await helix.resume(agent, SESSION)) == "There."
@@ -453,7 +453,7 @@ class StoppingContract(ScenarioContract):
             assert await completed(await other.execute(_agent("x", "Better."), "Again", SESSION)) == "Better."
 
     async def test_an_abort_that_follows_an_interrupt_is_for_good(self, helix: Executor) -> None:
-        """The tool listens to the stop and takes a moment; whoever asked loses patience meanwhile."""
+        """The tool listens for the stop and takes a moment; meanwhile the caller loses patience."""
         begun, gate = asyncio.Event(), Gate()
 
         @tool
@@ -509,7 +509,7 @@ class StoppingContract(ScenarioContract):
         assert (await helix.sessions.get(SESSION)).status == "paused"
         assert (await spoken(helix))[2:] == ["result work#call_1_1: worked"]
         async with open_executor(agents=[_agent(*script, tools=[work])]) as other:
-            # Only resume or execute leaves it.
+            # Only resume or execute leaves this state.
             assert (await other.recover()).run_ids == ()
             assert (await other.sweep()).resumed == 0
             assert (await other.sessions.get(SESSION)).status == "paused"
@@ -553,7 +553,7 @@ class StoppingContract(ScenarioContract):
         async with open_executor(grace=0.01) as helix:
             await helix.execute(agent, "Go", SESSION)
             await begun.wait()
-        # The clock stands still, so no lease runs out.
+        # The clock stands still, so no lease expires.
         async with open_executor(agents=[agent]) as other:
             await other.recover()
             handle = await other.get_handle(agent, SESSION)

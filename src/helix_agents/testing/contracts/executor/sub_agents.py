@@ -1,4 +1,4 @@
-"""Scenarios of agents that hand work to other agents: what children are given, and what their parents get back."""
+"""Scenarios of agents that delegate to other agents: what children are given, and what their parents get back."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ from helix_agents.testing.contracts.executor.stage import (
 
 
 def _picking(kind: type) -> Any:
-    """A tool of the client that answers this kind of thing."""
+    """A client tool that answers with a value of this type."""
 
     def pick() -> Any:
         """Pick one."""
@@ -64,7 +64,7 @@ def _picking(kind: type) -> Any:
 
 
 class WornOut(BaseModel):
-    """A state whose type is broken once it `is_worn`, which no other deploy's state mends: whoever opens a run with it
+    """A state whose type is broken once it `is_worn`, which no other deploy's state repairs: opening a run with it
     fails."""
 
     is_worn: ClassVar[bool] = False
@@ -93,7 +93,7 @@ class Task(BaseModel):
 
 
 class Heavy(BaseModel):
-    """More than a small store takes."""
+    """More than a small store accepts."""
 
     text: str = "x" * 2_000
 
@@ -104,7 +104,7 @@ def boss(*delegations: Any, tools: list[Any], **fields: Any) -> AnyAgent:
 
 
 class SubAgentsContract(ScenarioContract):
-    """A delegated call is a conversation of its own; the parent sees its result, readers see all of it."""
+    """A delegated call is its own conversation; the parent sees its result, and readers see all of it."""
 
     async def test_the_last_text_of_a_child_is_the_result_of_the_call(self, helix: Executor, parts: Backend) -> None:
         handle = await helix.execute(

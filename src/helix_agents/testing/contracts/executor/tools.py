@@ -1,4 +1,4 @@
-"""Scenarios of tools that run here: side by side, with state, and whatever may go wrong with one of them."""
+"""Scenarios of tools that run here: in parallel, with state, and whatever may go wrong with one of them."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ from helix_agents.testing.contracts.executor.stage import (
 
 
 class MuteError(Exception):
-    """Cannot say what is wrong."""
+    """An exception that cannot say what is wrong."""
 
     def __str__(self) -> str:
         raise TypeError("no words")
@@ -53,7 +53,7 @@ def _refuse(value: int) -> int:
 
 
 def _say_nothing(_: object) -> None:
-    """Instructions that are none."""
+    """Instructions that return nothing."""
 
 
 def _end(value: int) -> int:
@@ -120,7 +120,7 @@ def _both(name: str, argument: str, first: str, second: str) -> Any:
 
 
 class ToolsContract(ScenarioContract):
-    """A batch runs side by side from one state, and no tool can break its run by accident."""
+    """A batch runs in parallel from one state, and no tool can break its run by accident."""
 
     async def test_parallel_tools_run_side_by_side(self, helix: Executor) -> None:
         gates = {"a": Gate(), "b": Gate()}
@@ -481,7 +481,7 @@ class ToolsContract(ScenarioContract):
         results = [line.split(":")[0] for line in await spoken(helix) if line.startswith("result")]
         assert results[:3] == ["result add#same", "result add#same_1", "result add#same_2"]
         assert results[3] == "result add#_nique_id_" + "x" * 54
-        # The calls of one step run side by side, and so may begin in any order.
+        # The calls of one step run in parallel, and so may start in any order.
         assert sorted(chunk.tool_call_id for chunk in chunks if isinstance(chunk, ToolStart)) == sorted(
             result.removeprefix("result add#") for result in results
         )

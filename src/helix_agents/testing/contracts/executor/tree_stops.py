@@ -1,4 +1,4 @@
-"""Scenarios of stops in a tree of agents: they reach everybody below the root, and nobody is left behind."""
+"""Scenarios of stops in a tree of agents: they reach everything below the root, and nothing is left behind."""
 
 import asyncio
 
@@ -61,7 +61,7 @@ def talking(gate: PieceGate) -> AnyAgent:
 
 
 async def _waits(helix: Executor) -> bool:
-    """Whether somebody below waits, and has come to rest."""
+    """Whether an agent below waits, and has come to rest."""
     waiting = (await helix.list_pending()).items
     return bool(waiting) and (await helix.sessions.runs(waiting[0].session_id)).items[0].status.startswith("suspended")
 
@@ -77,7 +77,7 @@ async def reached(parts: Backend, gate: PieceGate) -> None:
 
 
 class TreeStopsContract(ScenarioContract):
-    """A stop of a root stops whoever works or waits below it."""
+    """Stopping a root stops every agent that works or waits below it."""
 
     async def test_an_interrupt_from_another_process_reaches_a_grandchild_that_talks(
         self, helix: Executor, open_executor: OpenExecutor, parts: Backend

@@ -1,4 +1,4 @@
-"""Scenarios of calls that somebody else answers: clients, approvers and people who are asked."""
+"""Scenarios of calls that are answered from outside: by clients, approvers and people who are asked."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -102,7 +102,7 @@ MIXED = (
 
 
 class WaitingContract(ScenarioContract):
-    """A call that waits needs no process; its answer is stored once, and any process goes on with it."""
+    """A call that waits needs no process; its answer is stored once, and any process continues with it."""
 
     async def test_a_client_tool_suspends_the_run_and_its_result_completes_it_in_another_process(
         self, open_executor: OpenExecutor
@@ -199,7 +199,7 @@ class WaitingContract(ScenarioContract):
         assert isinstance(await helix.submit_tool_result(SESSION, "call_1_1", edited), AnswerAccepted)
         await completed(await helix.resume(_agent(*PAYING), SESSION))
         assert (await spoken(helix))[2] == "result pay#call_1_1: paid 3 USD"
-        # The call stays as the model wrote it, so what it ran with stands beside the result.
+        # The call stays as the model wrote it, so the input it ran with is beside the result.
         assert result_at(await transcript(helix), 2).metadata == {EDITED_INPUT: {"amount": 3, "currency": "USD"}}
 
     @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ class WaitingContract(ScenarioContract):
     ) -> None:
         result = await suspended(await helix.execute(_agent(*MIXED), "Go", SESSION))
         assert (result.kind, result.tool_call_ids) == ("suspended_step_partial", ("call_1_1", "call_1_3"))
-        # Until the batch is whole the transcript ends in the open calls; a state write counts at once.
+        # Until the batch is complete, the transcript ends in the open calls; a state write counts at once.
         assert len(await transcript(helix)) == 2
         assert (await helix.sessions.get(SESSION)).custom_state["paid"] == [0]
         async with open_executor() as other:

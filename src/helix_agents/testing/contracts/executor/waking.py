@@ -49,7 +49,7 @@ def _agent(herald: Herald) -> AnyAgent:
 
 
 class WakingContract(ScenarioContract):
-    """News begin a turn, exactly once, whichever process looks first; a store without entries has none to tell."""
+    """News starts a turn, exactly once, whichever process notices first; a store without entries has none to tell."""
 
     async def test_news_begin_a_turn_of_a_session_that_is_idle(
         self, open_executor: OpenExecutor, parts: Backend

@@ -1,4 +1,4 @@
-"""Scenarios of workspaces: one folder of files for a session, wherever it goes on, and none for anybody else."""
+"""Scenarios of workspaces: one folder of files for a session, wherever it continues, and none for any other."""
 
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,12 @@ from helix_agents.workspaces.local import LocalWorkspaces
 
 TWICE = (
     "The text to replace is in 'b.txt' 2 times; nothing was changed. Give more of the text around the place that you "
-    "mean, or say replace_all."
+    "mean, or set replace_all."
 )
 
 
 class _Folders(LocalWorkspaces):
-    """Workspaces in folders, which remember who was opened and may be out of order."""
+    """Workspaces in folders, which record for whom they were opened and may be out of order."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -103,7 +103,7 @@ class WorkspacesContract(ScenarioContract):
     ) -> None:
         agent, _ = _agent(
             folders,
-            # All at once: whichever tool comes first opens the workspace, and there is one.
+            # All at once: whichever tool comes first opens the workspace, and there is only one.
             reply(calls=[_write("notes/a.txt", "one\ntwo\nthree\n"), _write("b.txt", "two two"), call("workspace_ls")]),
             reply(
                 calls=[
@@ -211,7 +211,7 @@ class WorkspacesContract(ScenarioContract):
         async with open_executor(agents=[agent]) as helix:
             await suspended(await helix.execute(agent, "Go", SESSION, expires_in=3600))
             session = await helix.sessions.get(SESSION)
-            # As a process does that dies before its commit; and another one, on another store.
+            # As by a process that dies before its commit; and another one, on another store.
             await folders.open(owner_of(session))
             await folders.open(WorkspaceOwner(key="elsewhere", session_id=SESSION))
             assert (session.workspace_ref, len(folders.there)) == (None, 2)
@@ -236,7 +236,7 @@ class WorkspacesContract(ScenarioContract):
         assert await completed(await helix.execute(later, "Look", SESSION)) == "Looked."
         assert (await _results(helix))[-1] == ("a.txt (3 bytes)", False)
         assert folders.only == {"a.txt": "one"}
-        # A branch of what the conversation was before it was taken back has the files of then.
+        # A branch of the conversation as it was before it was rewound has the files of that time.
         assert await completed(await helix.execute(later, "Read", "branch", branch=branch)) == "Read."
         assert (await _results(helix, "branch"))[-1] == ("two", False)
         assert await completed(await helix.execute(later, "Change", "branch")) == "Changed."

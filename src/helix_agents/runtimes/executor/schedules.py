@@ -1,0 +1,204 @@
+"""Schedules as users set, read and change them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import cast, get_args
+
+from msgspec.structs import replace
+
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.budgets import check_budget
+from helix_agents.agent.durations import Duration, optional_milliseconds
+from helix_agents.domain.budgets import Budget
+from helix_agents.domain.errors import (
+    InvalidIdError,
+    InvalidInputError,
+    ScheduleChangedError,
+    ScheduleNotFoundError,
+)
+from helix_agents.domain.ids import SessionId, check_id, check_new_session_id
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page
+from helix_agents.domain.schedules import DEFINITION, TIMING, IfBusy, Schedule, ScheduleId, same_fields
+from helix_agents.ports.clock import IdSource
+from helix_agents.ports.state_store import SessionStateStore
+from helix_agents.runtimes.executor.inputs import (
+    Input,
+    check_agent,
+    check_budget_of_call,
+    messages_of,
+    metadata_of,
+    tags_of,
+    user_of,
+)
+from helix_agents.runtimes.executor.timetable import check_timing, first_time, milliseconds_of
+
+LONGEST_ID = 200
+"""A session that a schedule starts has the schedule's id followed by the time as its own id."""
+
+
+class Schedules:
+    """What agents are told at set times. Schedules are in the store: any process that knows the agent starts the turns.
+
+    If no process was running at a due time, the turn starts when one runs again: once, however many times were missed.
+    """
+
+    def __init__(
+        self,
+        store: SessionStateStore,
+        ids: IdSource,
+        *,
+        know: Callable[[AnyAgent], None] = lambda _: None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._ids = ids
+        self._know = know
+        self._changed = changed
+
+    async def set(
+        self,
+        schedule_id: ScheduleId,
+        agent: AnyAgent | str,
+        input: Input,
+        *,
+        at: datetime | None = None,
+        every: Duration | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        session_id: SessionId | None = None,
+        user_id: str | None = None,
+        tags: Sequence[str] = (),
+        metadata: dict[str, str] | None = None,
+        expires_in: Duration | None = None,
+        budget: Budget | None = None,
+        if_busy: IfBusy = "enqueue",
+    ) -> Schedule:
+        """Create a schedule, or change the one with this id. Setting the same schedule again changes nothing, so a
+        program can do so at every start.
+
+        A schedule is due once, `at` a time; `every` interval, starting `at` a time or now; or by a `cron` expression in
+        a `timezone` (extra `cron`). Each time starts a turn with this input: in the session `session_id`, which is
+        created the first time, or in a new session whose id is the schedule's id followed by the time. If the session
+        is busy or waits for an answer, the turn waits in its queue, or is left out with `if_busy="skip"`. `user_id`,
+        `tags`, `metadata`, `expires_in` and `budget` are those of `execute`.
+
+        Raises:
+            InvalidInputError, InvalidIdError: an argument is invalid; nothing was stored.
+            MissingExtraError: cron expressions cannot be read here.
+            DefinitionError: a duration is invalid, or the budget limits nothing.
+        """
+        definition = Schedule(
+            schedule_id=_checked_id(schedule_id),
+            agent=_name_of(agent, budget),
+            messages=messages_of(input),
+            at=None if at is None else milliseconds_of(at),
+            every_ms=optional_milliseconds(every, "schedules.set", "every"),
+            cron=_text(cron, "cron"),
+            timezone=_text(timezone, "timezone") or "UTC",
+            session_id=None if session_id is None else check_new_session_id(session_id),
+            user_id=user_of(user_id),
+            tags=tags_of(tags),
+            metadata=metadata_of(metadata) or {},
+            expires_in_ms=optional_milliseconds(expires_in, "schedules.set", "expires_in"),
+            budget=budget,
+            if_busy=_checked_if_busy(if_busy),
+        )
+        # Timezones are read from files, so this is done in a thread, as it is wherever a time is computed.
+        await asyncio.to_thread(check_timing, definition)
+        if not isinstance(agent, str):
+            self._know(agent)
+        return await self._change(schedule_id, lambda stored, now: _as_set(definition, stored, now))
+
+    async def find(self, schedule_id: ScheduleId) -> Schedule | None:
+        """One schedule; None if it does not exist."""
+        return await self._store.find_schedule(check_id(schedule_id, "schedule id"))
+
+    async def list(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
+        """All schedules, by id."""
+        return await self._store.list_schedules(offset=offset, limit=limit)
+
+    async def pause(self, schedule_id: ScheduleId) -> Schedule:
+        """Start no more turns until the schedule is resumed; raises `ScheduleNotFoundError`."""
+        return await self._change(schedule_id, lambda stored, _: _paused(_there(stored, schedule_id)))
+
+    async def resume(self, schedule_id: ScheduleId) -> Schedule:
+        """Continue a paused schedule with its next time; raises `ScheduleNotFoundError`."""
+        return await self._change(schedule_id, lambda stored, now: _resumed(_there(stored, schedule_id), now))
+
+    async def delete(self, schedule_id: ScheduleId) -> bool:
+        """Remove a schedule; False if it does not exist. What it has started is not affected."""
+        return await self._store.delete_schedule(check_id(schedule_id, "schedule id"))
+
+    async def _change(self, schedule_id: ScheduleId, change: Callable[[Schedule | None, int], Schedule]) -> Schedule:
+        check_id(schedule_id, "schedule id")
+        while True:
+            stored = await self._store.find_schedule(schedule_id)
+            wanted = await asyncio.to_thread(change, stored, self._store.now_ms())
+            if wanted is stored:
+                return wanted
+            wanted = replace(wanted, revision=self._ids.new("revision"))
+            # If another writer was first, its change is taken into account.
+            with suppress(ScheduleChangedError):
+                saved = await self._store.save_schedule(wanted, replaces=None if stored is None else stored.revision)
+                self._changed()
+                return saved
+
+
+def _as_set(definition: Schedule, stored: Schedule | None, now: int) -> Schedule:
+    """The stored schedule with a new definition; unchanged if the definition is the same."""
+    if stored is None:
+        return replace(definition, created_at=now, next_at=first_time(definition, now))
+    if same_fields(stored, definition, DEFINITION):
+        return stored
+    changed = replace(stored, **{name: getattr(definition, name) for name in DEFINITION})
+    if same_fields(stored, definition, TIMING):
+        return changed
+    return replace(changed, next_at=None if stored.paused else first_time(definition, now))
+
+
+def _paused(stored: Schedule) -> Schedule:
+    return stored if stored.paused else replace(stored, paused=True, next_at=None)
+
+
+def _resumed(stored: Schedule, now: int) -> Schedule:
+    if not stored.paused:
+        return stored
+    is_over = stored.cron is None and stored.every_ms is None and stored.last is not None
+    return replace(stored, paused=False, next_at=None if is_over else first_time(stored, now))
+
+
+def _there(stored: Schedule | None, schedule_id: ScheduleId) -> Schedule:
+    if stored is None:
+        raise ScheduleNotFoundError(schedule_id)
+    return stored
+
+
+def _checked_id(schedule_id: ScheduleId) -> ScheduleId:
+    if len(check_id(schedule_id, "schedule id")) > LONGEST_ID:
+        raise InvalidIdError("schedule id", schedule_id, f"it has more than {LONGEST_ID} characters")
+    return schedule_id
+
+
+def _name_of(agent: AnyAgent | str, budget: Budget | None) -> str:
+    if isinstance(agent, str):
+        if budget is not None:
+            check_budget(budget, "schedules.set")
+        return check_id(agent, "agent name")
+    check_agent(agent)
+    check_budget_of_call(agent, budget)
+    return agent.name
+
+
+def _checked_if_busy(given: IfBusy) -> IfBusy:
+    if given not in get_args(IfBusy):
+        known = " or ".join(map(repr, get_args(IfBusy)))
+        raise InvalidInputError("schedule", f"if_busy={cast('object', given)!r} is neither {known}")
+    return given
+
+
+def _text(given: str | None, name: str) -> str | None:
+    if given is not None and not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInputError("schedule", f"{name}={given!r:.80} is not a text")
+    return given

@@ -1,0 +1,87 @@
+"""When a schedule is due: at one time, at an interval, or by a cron expression in a timezone."""
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from helix_agents.domain.errors import InvalidInputError, MissingExtraError
+from helix_agents.domain.schedules import Schedule
+
+SHORTEST_MS = 1_000
+"""No schedule is due more often than this."""
+
+
+def check_timing(schedule: Schedule) -> None:
+    """Refuse a schedule that does not say when it is due, or says it in two ways.
+
+    Raises:
+        InvalidInputError: names what is wrong.
+        MissingExtraError: cron expressions cannot be read here.
+    """
+    if schedule.every_ms is not None and schedule.cron is not None:
+        raise InvalidInputError("schedule", "it has both every=… and cron=…; give one of them")
+    if schedule.every_ms is None and schedule.cron is None and schedule.at is None:
+        raise InvalidInputError("schedule", "it does not say when it is due; give at=…, every=… or cron=…")
+    if schedule.every_ms is not None and schedule.every_ms < SHORTEST_MS:
+        raise InvalidInputError("schedule", "every=… is shorter than a second")
+    if schedule.cron is None:
+        if schedule.timezone != "UTC":
+            raise InvalidInputError("schedule", "timezone=… goes with cron=…; a datetime has a timezone of its own")
+        return
+    _after(schedule.cron, _zone(schedule.timezone), 0)
+
+
+def milliseconds_of(at: datetime) -> int:
+    """A moment in milliseconds.
+
+    Raises:
+        InvalidInputError: the datetime has no timezone, so it is not clear which moment is meant.
+    """
+    if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInputError("schedule", f"at={at!r:.80} is not a datetime")
+    if at.tzinfo is None:
+        raise InvalidInputError("schedule", f"at={at.isoformat()} has no timezone; give datetime(…, tzinfo=…)")
+    return round(at.timestamp() * 1000)
+
+
+def first_time(schedule: Schedule, now: int) -> int | None:
+    """When a schedule that is set now is first due. A single time that has passed is due at once."""
+    if schedule.cron is not None:
+        return _after(schedule.cron, _zone(schedule.timezone), max(now, (schedule.at or 0) - 1))
+    if schedule.every_ms is None:
+        return schedule.at
+    return now + schedule.every_ms if schedule.at is None else _later(schedule.at, schedule.every_ms, now)
+
+
+def next_time(schedule: Schedule, due_at: int, now: int) -> int | None:
+    """When a schedule is due after this time; None when it is over. Times that were missed meanwhile are skipped."""
+    if schedule.cron is not None:
+        return _after(schedule.cron, _zone(schedule.timezone), max(now, due_at))
+    return None if schedule.every_ms is None else _later(due_at + schedule.every_ms, schedule.every_ms, now)
+
+
+def _later(at: int, every_ms: int, now: int) -> int:
+    """The first of the times at, at + every, … that is later than now."""
+    return at if at > now else at + ((now - at) // every_ms + 1) * every_ms
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        problem = f"there is no timezone {name!r:.80} on this machine; give a name like 'Europe/Berlin'"
+        raise InvalidInputError("schedule", problem) from None
+
+
+def _after(expression: str, zone: ZoneInfo, after: int) -> int | None:
+    """The first time of a cron expression that is later than this; None if there is none within decades."""
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        raise MissingExtraError("A schedule with a cron expression", "cron") from None
+    try:
+        times = CronSim(expression, datetime.fromtimestamp(after // 1000, UTC).astimezone(zone))
+    except CronSimError as problem:
+        reason = f"{expression!r:.80} is not a cron expression ({str(problem).lower()}); '0 7 * * 1-5' is one"
+        raise InvalidInputError("schedule", reason) from None
+    at = next(times, None)
+    return None if at is None else round(at.timestamp() * 1000)

@@ -1,0 +1,109 @@
+"""Schedules outlive the processes that set and follow them, and start each of their turns once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.ports.backend import open_backend
+from helix_agents.testing.contracts.executor.stage import until, within
+from helix_agents.testing.workers import Processes
+from tests.recovery import schedule_jobs
+from tests.recovery.deaths import settings_on
+from tests.recovery.schedule_jobs import CLERK, TIMES
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with Processes(preload=[schedule_jobs.MODULE, "helix_agents.backends.sqlite"]) as processes:
+        yield processes
+
+
+@pytest.mark.parametrize("session_id", ["one", None])
+async def test_a_turn_whose_process_is_killed_before_the_schedule_moves_on_is_not_started_again(
+    tmp_path: Path, processes: Processes, session_id: str | None
+) -> None:
+    url = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    async with Executor.open(url, agents=[CLERK], janitor_seconds=None) as helix:
+        await helix.schedules.set("once", CLERK, "Tick", at=past, session_id=session_id)
+    for _ in range(2):
+        [killed] = await processes.run(f"{schedule_jobs.MODULE}:start_and_die", [{"url": url}])
+        assert killed.was_killed, killed.error
+    async with Executor.open(url, agents=[CLERK], janitor_seconds=None) as helix:
+        await helix.sweep()
+        schedule = await helix.schedules.find("once")
+        assert schedule is not None
+        assert schedule.last is not None
+        assert (schedule.times, schedule.next_at) == (1, None)
+        [session] = (await helix.sessions.list()).items
+        [run] = (await helix.sessions.runs(session.session_id)).items
+        assert (run.run_id, session.session_id) == (schedule.last.run_id, schedule.last.session_id)
+
+
+async def test_processes_side_by_side_start_each_turn_once(tmp_path: Path, processes: Processes) -> None:
+    url = f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
+    async with Executor.open(url, agents=[CLERK], janitor_seconds=None) as helix:
+        await helix.schedules.set("beat", CLERK, "Tick", every=1.0, session_id="beat")
+        await helix.schedules.set("new", CLERK, "Tick", every=1.0)
+    ran = await processes.run(f"{schedule_jobs.MODULE}:keep_time", [{"url": url}] * 3)
+    assert [each.error for each in ran] == [None] * 3
+    async with await open_backend(url) as parts:
+        runs = (await parts.state.list_runs("beat")).items
+        keys = Counter(stored.message.id for stored in await parts.state.load_transcript("beat") if stored.message.id)
+        beat = await parts.state.find_schedule("beat")
+        assert beat is not None
+        assert len([key for key in keys if key.startswith("schedule:")]) == len(runs)
+        assert max(keys.values()) == 1
+        # A turn may have been started in the moment in which the schedule was paused, or the process left.
+        assert TIMES <= beat.times <= len(runs) <= beat.times + 1
+        sessions = [each.session_id for each in (await parts.state.list_sessions()).items]
+        started = await parts.state.find_schedule("new")
+        assert started is not None
+        assert started.times <= len([name for name in sessions if name.startswith("new.")]) <= started.times + 1
+
+
+async def test_an_executor_starts_a_turn_when_it_is_due_without_anybody_asking() -> None:
+    agent = Agent(name="clerk", model=ScriptedModel(lambda _: "Yes."))
+    async with Executor.open("memory://on-time", agents=[agent], janitor_seconds=600) as helix:
+        at = datetime.now(UTC) + timedelta(milliseconds=300)
+        await helix.schedules.set("soon", agent, "Tick", at=at, session_id="s-1")
+
+        async def begun() -> bool:
+            schedule = await helix.schedules.find("soon")
+            return schedule is not None and schedule.times == 1
+
+        await until(begun)
+        [run] = (await helix.sessions.runs("s-1")).items
+        assert run.started_at >= round(at.timestamp() * 1000)
+
+
+async def test_a_schedule_that_fails_keeps_no_other_waiting_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    async with (
+        await open_backend("memory://keeps-no-other") as parts,
+        Executor(**settings_on(parts, CLERK)) as helix,
+    ):
+        await helix.schedules.set("a", CLERK, "Tick", at=past, session_id="first")
+        await helix.schedules.set("b", CLERK, "Tick", at=past, session_id="second")
+        load_state = parts.state.load_state
+
+        async def away(session_id: str) -> object:
+            if session_id == "first":
+                raise StoreUnavailableError("memory", "it is away")
+            return await load_state(session_id)
+
+        monkeypatch.setattr(parts.state, "load_state", away)
+        assert (await helix.sweep()).scheduled == 1
+        monkeypatch.undo()
+        assert (await helix.sweep()).scheduled == 1
+        await within(helix.idle())
+        assert sorted(each.session_id for each in (await helix.sessions.list()).items) == ["first", "second"]
+        assert [swept.scheduled for swept in await asyncio.gather(helix.sweep(), helix.sweep())] == [0, 0]
