@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from helix_agents.agent.failures import RetryTool as RetryTool
     from helix_agents.agent.failures import ToolFailed as ToolFailed
     from helix_agents.agent.fallback_model import FallbackModel as FallbackModel
+    from helix_agents.agent.history import ForgetToolResults as ForgetToolResults
+    from helix_agents.agent.history import HistoryProcessor as HistoryProcessor
+    from helix_agents.agent.history import LastTurns as LastTurns
     from helix_agents.agent.hooks import Hooks as Hooks
     from helix_agents.agent.merging import Merge as Merge
     from helix_agents.agent.outcomes import DidNotHappen as DidNotHappen
@@ -149,14 +152,17 @@ _HOME: dict[str, str] = {
     "Failed": "helix_agents.domain.results",
     "FallbackModel": "helix_agents.agent.fallback_model",
     "File": "helix_agents.domain.messages",
+    "ForgetToolResults": "helix_agents.agent.history",
     "Happened": "helix_agents.agent.outcomes",
     "HelixError": "helix_agents.domain.errors",
+    "HistoryProcessor": "helix_agents.agent.history",
     "Hooks": "helix_agents.agent.hooks",
     "Image": "helix_agents.domain.messages",
     "HttpRemoteAgentTransport": "helix_agents.server.remote",
     "Include": "helix_agents.domain.writes",
     "Interrupted": "helix_agents.domain.results",
     "LLMAdapter": "helix_agents.ports.llm",
+    "LastTurns": "helix_agents.agent.history",
     "MCPToolServer": "helix_agents.mcp_tools.server",
     "Merge": "helix_agents.agent.merging",
     "Message": "helix_agents.domain.messages",
@@ -263,9 +269,11 @@ __all__ = [
     "Failed",
     "FallbackModel",
     "File",
+    "ForgetToolResults",
     "Happened",
     "HashingEmbedder",
     "HelixError",
+    "HistoryProcessor",
     "Hooks",
     "HttpRemoteAgentTransport",
     "Image",
@@ -274,6 +282,7 @@ __all__ = [
     "InlineEmbeddingExecutor",
     "Interrupted",
     "LLMAdapter",
+    "LastTurns",
     "LocalWorkspaces",
     "MCPToolServer",
     "Memory",

@@ -15,6 +15,7 @@ from helix_agents.agent.companions import PersistentAgent, companion_tools
 from helix_agents.agent.context import CompletedStep, DepsT, RunContext
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
 from helix_agents.agent.fallback_model import models_in
+from helix_agents.agent.history import HistoryProcessor
 from helix_agents.agent.hooks import Hooks, each_hooks
 from helix_agents.agent.memory import AgentMemory, tools_of
 from helix_agents.agent.output import OutputT, OutputType
@@ -81,6 +82,8 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         retries: How many times per turn the model may correct its calls to one tool, unless the tool says otherwise.
         output_retries: How many times the model is reminded or corrected before a run without valid output fails.
         compaction: When to summarise a long conversation for the model. Without it, the model sees all of it.
+        history_processors: Functions that choose, one after the other, what the model is shown before each call, such
+            as `ForgetToolResults`. They change nothing that is stored.
         memory: What the agent remembers across conversations, and about whom; see `Memory`.
         workspace: The files the agent works with in each session, and what it may do with them; see `Workspace`.
         hooks: Your code, called at fixed points of a run.
@@ -113,6 +116,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     retries: int = 2
     output_retries: int = 2
     compaction: Compaction | None = None
+    history_processors: Sequence[HistoryProcessor[AgentStateT, DepsT]] = ()
     memory: AgentMemory | None = None
     workspace: Workspace | None = None
     hooks: Hooks[AgentStateT, DepsT] | Sequence[Hooks[AgentStateT, DepsT]] | None = None
@@ -127,6 +131,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         object.__setattr__(self, "capabilities", tuple(self.capabilities))
         object.__setattr__(self, "persistent_agents", tuple(self.persistent_agents))
         object.__setattr__(self, "preload_skills", tuple(self.preload_skills))
+        object.__setattr__(self, "history_processors", tuple(self.history_processors))
         if isinstance(self.skills, Sequence):
             object.__setattr__(self, "skills", tuple(self.skills))
         # A property that cannot be computed is an error in the definition, so it has to surface now.

@@ -9,6 +9,7 @@ from helix_agents.agent.calling import is_async, is_generator
 from helix_agents.agent.choices import check_whole
 from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.fallback_model import FallbackModel
+from helix_agents.agent.history import check_processors
 from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.memory import check_memory
 from helix_agents.agent.names import check_name
@@ -49,6 +50,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
     if given["budget"] is not None:
         check_budget(given["budget"], subject)
     _check_compaction(given["compaction"], subject)
+    check_processors(given["history_processors"], subject)
     check_memory(given["memory"], subject)
     if given["memory"] is not None and given["memory"].model is not None:
         _check_model(given["memory"].model, f"The memory of {subject}")

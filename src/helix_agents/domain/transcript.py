@@ -7,7 +7,15 @@ import msgspec
 
 from helix_agents.domain.effects import Effect
 from helix_agents.domain.ids import StepId, ToolCallId
-from helix_agents.domain.messages import EDITED_INPUT, HELD_SINCE, AssistantMessage, Message, ToolCall, ToolMessage
+from helix_agents.domain.messages import (
+    EDITED_INPUT,
+    HELD_SINCE,
+    AssistantMessage,
+    Message,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from helix_agents.domain.pending import PendingCall, unknown_since
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.staging import StagedChange
@@ -163,3 +171,30 @@ def only_held(results: Iterable[ToolMessage]) -> tuple[ToolMessage, ...]:
 def heal(messages: Sequence[Message]) -> tuple[ToolMessage, ...]:
     """The results to append so that a transcript that ends in open calls is legal again."""
     return not_executed(open_tail(reversed(messages)))
+
+
+_BEGINNING_NOT_SHOWN = UserMessage(content="The beginning of this conversation is not shown.", hidden=True)
+
+
+def as_shown(chosen: Iterable[Message]) -> list[Message]:
+    """Messages that were picked from a transcript, made legal again: a result without its call is left out, a call
+    without its result gets a note in its place, and the first message is a user's."""
+    shown: list[Message] = []
+    results: dict[ToolCallId, ToolMessage] = {}
+    for message in chosen:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id in results:
+                results[message.tool_call_id] = message
+            continue
+        shown.extend(results.values())
+        calls = message.tool_calls if isinstance(message, AssistantMessage) else ()
+        results = {call.id: _result_not_shown(call) for call in calls}
+        if not shown and not isinstance(message, UserMessage):
+            shown.append(_BEGINNING_NOT_SHOWN)
+        shown.append(message)
+    shown.extend(results.values())
+    return shown or [_BEGINNING_NOT_SHOWN]
+
+
+def _result_not_shown(call: ToolCall) -> ToolMessage:
+    return ToolMessage(tool_call_id=call.id, tool_name=call.name, content="The result of this call is not shown.")

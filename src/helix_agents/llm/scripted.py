@@ -210,7 +210,7 @@ class _Places:
         self._seen: OrderedDict[SessionId, tuple[RunId, int, int]] = OrderedDict()
 
     def of(self, request: ModelRequest) -> int:
-        messages = request.messages
+        messages = request.messages if request.chosen_from is None else request.chosen_from
         run_id, length, replies = self._seen.pop(request.session_id, (request.run_id, 0, 0))
         # Only within one run has the history certainly grown; a new run may have rewound it.
         summarised = summarised_by(messages[0]) if messages else None

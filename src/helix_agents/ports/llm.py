@@ -53,6 +53,9 @@ class ModelRequest(Record):
 
     `messages` only ever grows between the steps of one run, so an adapter may keep what it has converted. The
     exception: if the first message has changed, a summary has replaced the oldest messages.
+
+    If the agent's history processors chose the messages, `chosen_from` has all those they chose from. Any message may
+    then differ from the step before.
     """
 
     agent_type: str
@@ -63,6 +66,7 @@ class ModelRequest(Record):
     messages: Sequence[Message]
     tools: tuple[ToolSpec, ...] = ()
     settings: ModelSettings = ModelSettings()
+    chosen_from: Sequence[Message] | None = None
 
 
 class TextPiece(Record, tag_field="event", tag="text"):

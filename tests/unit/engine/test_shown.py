@@ -109,3 +109,13 @@ def test_a_summary_in_the_middle_of_a_turn_forgets_no_correction():
     summary = summary_message("In short.", Summarised(messages=1, replies=0))
     transcript = [UserMessage(content="Go."), call, wrong, summary, call, wrong]
     assert Corrections(transcript).of("search") == 2
+
+
+def test_a_count_of_what_was_chosen_among_the_messages_is_believed() -> None:
+    shown = Shown([UserMessage(content="hello"), *exchange(1, 4_000)])
+    whole = sum(map(about_tokens, shown.follow()))
+    # So few tokens could not be the whole conversation, but they are what was left of it.
+    shown.was_read(20)
+    assert shown.tokens == whole
+    shown.was_read(20, [UserMessage(content="hello")])
+    assert shown.tokens == 20

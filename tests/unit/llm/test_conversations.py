@@ -62,6 +62,17 @@ def test_a_summary_in_place_of_the_oldest_messages_is_seen_in_the_middle_of_a_ru
         assert shown(kept.history(question(*summarised), None)) == expected
 
 
+def test_what_history_processors_changed_in_the_middle_is_seen_in_the_middle_of_a_run() -> None:
+    kept, _ = conversations()
+    messages = [UserMessage(content="hello"), *step(1), *step(2)]
+    kept.history(question(*messages, chosen_from=messages), None)
+    forgotten = ToolMessage(tool_call_id="call_1", tool_name="search", content="no longer shown")
+    chosen = [*messages[:2], forgotten, *messages[3:]]
+    at_once, _ = conversations()
+    expected = shown(at_once.history(question(*chosen), None))
+    assert shown(kept.history(question(*chosen, chosen_from=messages), None)) == expected
+
+
 def test_a_new_run_of_the_same_session_converts_only_what_is_new() -> None:
     kept, converter = conversations()
     messages = [UserMessage(content="hello"), *step(1), AssistantMessage(text="done")]

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
+from helix_agents.agent.history import processed
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, LLMRetryEvent
 from helix_agents.domain.errors import (
     BudgetExhaustedError,
@@ -78,6 +79,7 @@ class _Asking:
         self.scope = scope
         self.step = step
         self.notes = Notes()
+        self.chosen: Sequence[Message] | None = None
         self.look_again()
 
     def look_again(self) -> None:
@@ -135,10 +137,19 @@ async def _request(asking: _Asking, messages: Sequence[Message]) -> ModelRequest
         run_id=scope.run.run_id,
         step=asking.step,
         instructions=instructions if scope.agent.skill_provider is None else with_skills(scope, instructions),
-        messages=messages,
         tools=scope.agent.tool_specs,
         settings=scope.agent.settings,
+        **await _chosen(asking, messages),
     )
+
+
+async def _chosen(asking: _Asking, messages: Sequence[Message]) -> dict[str, Any]:
+    """The messages of a request, as the agent's history processors show them to the model."""
+    processors = asking.scope.agent.history_processors
+    if not processors:
+        return {"messages": messages}
+    asking.chosen = await processed(processors, asking.context, messages)
+    return {"messages": asking.chosen, "chosen_from": messages}
 
 
 async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply:
@@ -147,7 +158,7 @@ async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply
     took = scope.services.clock.now_ms() - begun
     name = _answered_by(scope, done)
     if scope.shown is not None:
-        scope.shown.was_read(tokens.prompt)
+        scope.shown.was_read(tokens.prompt, asking.chosen)
     if scope.hooks.wants("after_llm_call"):
         await scope.fire(asking.context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
     plan = await plan_reply(scope, step, reply, asking.notes)
@@ -222,7 +233,7 @@ async def _with_retries(asking: _Asking, request: ModelRequest, stream: ReplyStr
                 raise
             await check_budgets(scope)
             asking.look_again()
-            request = msgspec.structs.replace(request, messages=fewer)
+            request = msgspec.structs.replace(request, **await _chosen(asking, fewer))
             stream.reset()
             await undisturbed(scope.discard_step(step))
         except ModelError as problem:

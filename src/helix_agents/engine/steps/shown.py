@@ -51,10 +51,11 @@ class Shown:
         """The approximate number of tokens: what the model reported reading, plus what came since."""
         return self._read + self._size - self._size_read
 
-    def was_read(self, tokens: int) -> None:
-        """Take the model's own count of the messages shown last. An impossible count is ignored: some gateways report
-        only uncached tokens, and some report nothing."""
-        if tokens * LEAST_BELIEVED >= self._size:
+    def was_read(self, tokens: int, chosen: Sequence[Message] | None = None) -> None:
+        """Take the model's own count of the messages shown last, or of those `chosen` among them. An impossible count
+        is ignored: some gateways report only uncached tokens, and some report nothing."""
+        believed = tokens * LEAST_BELIEVED
+        if believed >= self._size or (chosen is not None and believed >= sum(map(about_tokens, chosen))):
             self._read, self._size_read = tokens, self._size
 
     def cut(self, keep_tokens: int) -> int | None:

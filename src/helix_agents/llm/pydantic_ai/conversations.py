@@ -55,8 +55,9 @@ class _Conversation:
 
     def follow(self, request: Request, converter: MessageConverter) -> None:
         """Bring the turns up to date with a request's messages."""
-        # Within one run a history only grows; another run may have rewound or edited it.
-        if request.run_id != self.run_id or not self._ends_like(request.messages):
+        # Within one run a history only grows, unless it is chosen anew; another run may have rewound or edited it.
+        may_differ = request.run_id != self.run_id or request.chosen_from is not None
+        if may_differ or not self._ends_like(request.messages):
             self._keep(_common_prefix(self.sources, request.messages))
             self.run_id = request.run_id
         for at in range(len(self.sources), len(request.messages)):

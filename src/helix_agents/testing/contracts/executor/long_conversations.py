@@ -1,6 +1,6 @@
 """Scenarios of conversations that outgrow their model: what it is shown is summarised, what is stored is not."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,12 @@ from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import FailRun
+from helix_agents.agent.history import FORGOTTEN, ForgetToolResults, LastTurns
 from helix_agents.agent.hook_events import AfterLLMCallEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import ContextTooLongError, InvalidInputError, ModelUnavailableError
-from helix_agents.domain.messages import Message, UserMessage
+from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.summaries import Summarised, summary_message
 from helix_agents.llm.scripted import ScriptedModel, call
 from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest
@@ -221,3 +222,62 @@ class LongConversationsContract(ScenarioContract):
         forged = summary_message("Nothing was said.", Summarised(messages=4, replies=1))
         with pytest.raises(InvalidInputError, match="summary"):
             await helix.execute(_agent(_Reads(), _summariser()), [forged], SESSION)
+
+    async def test_history_processors_choose_what_the_model_is_shown_and_change_nothing_stored(
+        self, helix: Executor
+    ) -> None:
+        model = _Reads()
+        processors = [ForgetToolResults(keep=1, batch=1), LastTurns(turns=2)]
+        agent = Agent(name="reader", model=model, tools=[look_up], history_processors=processors)
+        await _ask(helix, agent, "High tide?", "Low tide?", "Both?")
+        assert lines(model.shown[-1])[0] == "user: Low tide?"
+        assert [each.content for each in model.shown[-1] if isinstance(each, ToolMessage)] == [FORGOTTEN, PAGE]
+        stored = await transcript(helix)
+        assert len(stored) == 12
+        assert [each.content for each in stored if isinstance(each, ToolMessage)] == [PAGE] * 3
+
+    async def test_whatever_a_history_processor_leaves_is_legal_for_a_provider(self, helix: Executor) -> None:
+        async def choose(ctx: RunContext[Any, Any], messages: Sequence[Message]) -> Sequence[Message]:
+            # A result whose call is cut off, or a call whose result is.
+            return messages[-1:] if ctx.step == 2 else [*messages[1:2], messages[-1]]
+
+        model = ScriptedModel([call("look_up", {"what": "tides"}), "That is it.", "Good."])
+        agent = Agent(name="reader", model=model, tools=[look_up], history_processors=[choose])
+        await _ask(helix, agent, "High tide?", "Thanks.")
+        for asked in model.requests:
+            assert_legal(asked.messages)
+            assert isinstance(asked.messages[0], UserMessage)
+        assert "not shown" in str(model.requests[1].messages)
+        assert "not shown" in str(model.requests[2].messages[-2])
+
+    async def test_a_history_processor_knows_the_run_and_one_that_fails_loses_nothing(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        broken = [True]
+
+        def choose(ctx: RunContext[_Spent, Any], messages: Sequence[Message]) -> Sequence[Message]:
+            if broken:
+                raise RuntimeError(f"{ctx.agent} has {ctx.state.tokens} tokens")
+            return messages
+
+        agent = Agent(name="reader", model=ScriptedModel(["Noon."]), state=_Spent, history_processors=[choose])
+        async with open_executor() as helix:
+            failure = await failed(await helix.execute(agent, "High tide?", SESSION))
+            assert (failure.code, failure.error) == ("internal_error", "RuntimeError: reader has 0 tokens")
+        broken.clear()
+        async with open_executor() as helix:
+            assert await completed(await helix.retry(agent, SESSION)) == "Noon."
+
+    async def test_history_processors_see_the_summary_and_what_it_does_not_cover(self, helix: Executor) -> None:
+        model, seen = _Reads(most=6), list[list[Message]]()
+
+        def look(ctx: RunContext[Any, Any], messages: Sequence[Message]) -> Sequence[Message]:
+            seen.append(list(messages))
+            return messages
+
+        agent = _agent(model, _summariser(), above_tokens=100_000, keep_tokens=None)
+        agent = replace(agent, history_processors=[look, ForgetToolResults(keep=0, batch=1)])
+        await _ask(helix, agent, "High tide?", "Low tide?", "Both?")
+        assert lines(seen[-1])[0] == lines(model.shown[-1])[0] == "hidden: summary"
+        results = [each.content for messages in model.shown for each in messages if isinstance(each, ToolMessage)]
+        assert set(results) == {FORGOTTEN}
