@@ -116,7 +116,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     retries: int = 2
     output_retries: int = 2
     compaction: Compaction | None = None
-    history_processors: Sequence[HistoryProcessor[AgentStateT, DepsT]] = ()
+    history_processors: Sequence[HistoryProcessor[AgentStateT, DepsT]] | None = None
     memory: AgentMemory | None = None
     workspace: Workspace | None = None
     hooks: Hooks[AgentStateT, DepsT] | Sequence[Hooks[AgentStateT, DepsT]] | None = None
@@ -131,7 +131,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         object.__setattr__(self, "capabilities", tuple(self.capabilities))
         object.__setattr__(self, "persistent_agents", tuple(self.persistent_agents))
         object.__setattr__(self, "preload_skills", tuple(self.preload_skills))
-        object.__setattr__(self, "history_processors", tuple(self.history_processors))
+        object.__setattr__(self, "history_processors", tuple(self.history_processors or ()))
         if isinstance(self.skills, Sequence):
             object.__setattr__(self, "skills", tuple(self.skills))
         # A property that cannot be computed is an error in the definition, so it has to surface now.

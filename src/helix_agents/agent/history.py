@@ -12,7 +12,7 @@ from helix_agents.agent.context import DepsT, RunContext
 from helix_agents.agent.state_type import StateT
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.records import encode
 from helix_agents.domain.summaries import summarised_by
 from helix_agents.domain.transcript import as_shown
 
@@ -51,9 +51,9 @@ class ForgetToolResults:
         check_whole("ForgetToolResults", "batch", self.batch, 1)
         if self.tools is None:
             return
-        given: Any = self.tools
-        if not isinstance(given, list | tuple | set | frozenset) or not all(isinstance(each, str) for each in given):
-            raise DefinitionError("ForgetToolResults", f"tools={given!r} is not a list of tool names.")
+        names = cast("Collection[Any]", self.tools)
+        if isinstance(names, str) or not all(isinstance(each, str) for each in names):
+            raise DefinitionError("ForgetToolResults", f"tools={names!r} is not a list of tool names.")
         object.__setattr__(self, "_names", frozenset(self.tools))
 
     def __call__(self, ctx: RunContext[Any, Any], messages: Sequence[Message]) -> Sequence[Message]:
@@ -106,6 +106,8 @@ def check_processors(given: Any, subject: str) -> None:
     Raises:
         DefinitionError: says what is wrong with which of them.
     """
+    if given is None:
+        return
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
         problem = f"history_processors={given!r} is not a list; write history_processors=[…]."
         raise DefinitionError(subject, problem)
@@ -138,10 +140,11 @@ async def processed(
     return as_shown(shown)
 
 
-def _checked(what: str, returned: object) -> tuple[Message, ...]:
+def _checked(what: str, returned: Any) -> tuple[Message, ...]:
+    kind = type(returned).__name__
     if isinstance(returned, str | Mapping) or not isinstance(returned, Sequence):
-        raise TypeError(f"{what} returned a {type(returned).__name__}; it has to return a list of messages")
-    shown = tuple(cast("Sequence[JSON]", returned))
+        raise TypeError(f"{what} returned a {kind}; it has to return a list of messages")
+    shown = tuple(cast("Sequence[Any]", returned))
     for message in shown:
         if not isinstance(message, UserMessage | AssistantMessage | ToolMessage):
             kinds = "UserMessage, AssistantMessage or ToolMessage"
