@@ -107,7 +107,11 @@ class WebhookTeller:
                     await asyncio.wait(self._sending)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. A message that is still on its way counts as not sent, and is sent again."""
+        sending = tuple(self._sending)
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
         if self._posts is not None:
             await self._posts.close()
 
