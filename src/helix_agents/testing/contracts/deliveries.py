@@ -1,5 +1,4 @@
-"""The contract of deliveries: what webhooks have to be told is found from the commit that caused it on, until it is
-told."""
+"""The contract of deliveries: what webhooks have to be told is found as soon as it is committed, until it is told."""
 
 import asyncio
 from typing import Any
