@@ -4,12 +4,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helix_agents import Executor, Webhook
 from helix_agents.domain.errors import StoreUnavailableError
-from helix_agents.ports.backend import open_backend
+from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.testing.contracts.executor.stage import suspended, until, within
 from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.receiver import Receiver
@@ -36,6 +37,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'helix.db'}?synchronous=normal"
     return request.getfixturevalue(f"{request.param}_service").new_url()
+
+
+def _settings(parts: Backend, webhook: Webhook, **more: Any) -> dict[str, Any]:
+    return {**settings_on(parts, CLERK), "webhooks": [webhook], **more}
 
 
 async def _killed(processes: Processes, job: str, url: str, receiver: Receiver) -> None:
@@ -120,7 +125,7 @@ async def test_a_message_on_its_way_is_recorded_by_a_process_that_leaves(receive
     receiver.hold.clear()
     webhook = Webhook(receiver.url, secret=SECRET, name="hook")
     async with await open_backend("memory://on-its-way") as parts:
-        async with Executor(**settings_on(parts, CLERK) | {"grace": 30.0}, webhooks=[webhook]) as helix:
+        async with Executor(**_settings(parts, webhook, grace=30.0)) as helix:
             await suspended(await helix.execute(CLERK, "Pay", "s-1"))
             sweeping = asyncio.create_task(helix.sweep())
             await within(receiver.until(1))
@@ -140,7 +145,7 @@ async def test_a_store_that_is_away_for_a_moment_makes_nothing_forgotten(
     webhook = Webhook(receiver.url, secret=SECRET)
     async with (
         await open_backend("memory://away-for-a-moment") as parts,
-        Executor(**settings_on(parts, CLERK) | {"janitor_seconds": 0.05}, webhooks=[webhook]) as helix,
+        Executor(**_settings(parts, webhook, janitor_seconds=0.05)) as helix,
     ):
         tries = asyncio.Event()
 

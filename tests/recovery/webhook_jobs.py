@@ -47,7 +47,7 @@ async def send_and_die(job: Job, url: str, hook: str) -> None:
         await send(self, *args)
         die()
 
-    Posts.send = instead
+    Posts.send = instead  # pyright: ignore[reportAttributeAccessIssue]
     async with await open_backend(url) as parts, _executor(parts, hook) as helix:
         await helix.sweep()
 
@@ -58,7 +58,7 @@ async def tell_and_die_before(job: Job, url: str, hook: str) -> None:
     async def instead(self: Posts, *args: Any) -> Any:
         die()
 
-    Posts.send = instead
+    Posts.send = instead  # pyright: ignore[reportAttributeAccessIssue]
     async with await open_backend(url) as parts, _executor(parts, hook) as helix:
         await helix.sweep()
 

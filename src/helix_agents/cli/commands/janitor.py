@@ -34,10 +34,11 @@ def command(
     deps: str | None,
     store_url: str,
 ) -> None:
-    """Expire deadlines, end expired sessions, prune old streams, tell webhooks.
+    """Expire deadlines, end expired sessions, prune old streams.
 
-    With agents, it also continues runs whose process died and sessions that were answered but never resumed, and waits
-    for them to end. Any number of janitors may run; each case is handled by one of them. With --every and --json, each
+    With webhooks, it also tells them what they are owed. With agents, it also continues runs whose process died and
+    sessions that were answered but never resumed, and waits for them to end. Any number of janitors may run; each case
+    is handled by one of them. With --every and --json, each
     round prints one line.
     """
     from helix_agents.cli.sweeping import sweep

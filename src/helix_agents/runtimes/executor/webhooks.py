@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
-from urllib.parse import SplitResult, urlsplit
 
 from helix_agents.agent.durations import Duration, milliseconds
 from helix_agents.domain.errors import DefinitionError, DeliveryNotFoundError, InvalidIdError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
+from helix_agents.domain.urls import web_address
 from helix_agents.domain.webhooks import (
     SECRET_BYTES,
     SECRET_PREFIX,
@@ -67,7 +67,7 @@ class Webhook:
 
 
 def _checked_name(url: object, name: str) -> str:
-    parts = _address(url) if isinstance(url, str) else None
+    parts = web_address(url)
     if parts is None:
         # Not shown as it is: an address may hold a token.
         raise DefinitionError("Webhook", "its url is not an http or https address; give one like https://example.com/x")
@@ -81,15 +81,6 @@ def _checked_name(url: object, name: str) -> str:
         return check_id(name or f"{parts.netloc}{parts.path}"[:200], "webhook name")
     except InvalidIdError as problem:
         raise DefinitionError("Webhook", f"{problem} Give it another name=….") from None
-
-
-def _address(url: str) -> SplitResult | None:
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        return None
-    return parts if fits and url.isprintable() and " " not in url else None
 
 
 def _checked_events(subject: str, events: Iterable[object]) -> tuple[WebhookEvent, ...]:

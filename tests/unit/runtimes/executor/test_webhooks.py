@@ -60,8 +60,9 @@ def test_a_webhook_shows_no_secret_and_is_known_by_its_host_and_path() -> None:
 def test_what_cannot_be_a_webhook_is_refused_in_a_sentence_without_its_secrets(
     url: Any, fields: dict[str, Any], says: str
 ) -> None:
+    given: dict[str, Any] = {"secret": SECRET} | fields
     with pytest.raises(DefinitionError) as refused:
-        Webhook(url, **{"secret": SECRET} | fields)
+        Webhook(url, **given)
     assert says in str(refused.value)
     for hidden in ("hidden", "hunter2", "pass@"):
         assert hidden not in str(refused.value)
