@@ -86,6 +86,50 @@ async def test_processes_side_by_side_tell_everything_once(url: str, processes: 
     assert Counter(each.data["sessionId"] for each in receiver.received) == Counter(SESSIONS)
 
 
+async def test_of_two_that_find_the_same_delivery_one_sends_it(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    async with (
+        await open_backend("memory://the-same") as parts,
+        Executor(**_settings(parts, webhook)) as one,
+        Executor(**_settings(parts, webhook)) as other,
+    ):
+        await suspended(await one.execute(CLERK, "Pay", "s-1"))
+        list_due, both_looked = parts.state.list_due_deliveries, asyncio.Barrier(2)
+        looked = 0
+
+        async def together(*given: Any, **options: Any) -> Any:
+            nonlocal looked
+            due = await list_due(*given, **options)
+            if due and looked < 2:
+                looked += 1
+                await both_looked.wait()
+            return due
+
+        monkeypatch.setattr(parts.state, "list_due_deliveries", together)
+        swept = await within(asyncio.gather(one.sweep(), other.sweep()))
+        assert sorted(each.told for each in swept) == [0, 1]
+        assert len(receiver.received) == 1
+
+
+async def test_a_delivery_that_is_on_its_way_is_left_alone_until_its_lease_is_over(receiver: Receiver) -> None:
+    receiver.hold.clear()
+    webhook = Webhook(receiver.url, secret=SECRET, timeout=300)
+    async with (
+        await open_backend("memory://on-the-way") as parts,
+        Executor(**_settings(parts, webhook)) as one,
+        Executor(**_settings(parts, webhook)) as other,
+    ):
+        await suspended(await one.execute(CLERK, "Pay", "s-1"))
+        sweeping = asyncio.create_task(one.sweep())
+        await within(receiver.until(1))
+        assert (await other.sweep()).told == 0
+        receiver.hold.set()
+        assert (await within(sweeping)).told == 1
+    assert len(receiver.received) == 1
+
+
 async def test_a_receiver_that_was_away_is_told_when_it_is_back(receiver: Receiver, tmp_path: Path) -> None:
     webhook = Webhook(receiver.url, secret=SECRET)
     await receiver.stop()
