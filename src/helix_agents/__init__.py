@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from helix_agents.ports.workspaces import WorkspaceProvider as WorkspaceProvider
     from helix_agents.runtimes.dbos.executor import DBOSAgentExecutor as DBOSAgentExecutor
     from helix_agents.runtimes.executor.handle import RunHandle as RunHandle
+    from helix_agents.runtimes.executor.webhooks import Webhook as Webhook
     from helix_agents.runtimes.in_process.executor import Executor as Executor
     from helix_agents.runtimes.temporal.executor import TemporalAgentExecutor as TemporalAgentExecutor
     from helix_agents.server.app import AgentServer as AgentServer
@@ -209,6 +210,7 @@ _HOME: dict[str, str] = {
     "UserMessage": "helix_agents.domain.messages",
     "InMemoryWorkspaces": "helix_agents.workspaces.in_memory",
     "LocalWorkspaces": "helix_agents.workspaces.local",
+    "Webhook": "helix_agents.runtimes.executor.webhooks",
     "Workspace": "helix_agents.agent.workspace",
     "WorkspaceProvider": "helix_agents.ports.workspaces",
     "anthropic_cache": "helix_agents.llm.prompt_cache",
@@ -331,6 +333,7 @@ __all__ = [
     "ToolMessage",
     "Update",
     "UserMessage",
+    "Webhook",
     "Workspace",
     "WorkspaceProvider",
     "__version__",

@@ -417,7 +417,7 @@ async def test_an_address_that_talks_nonsense_is_tried_once_a_round_and_holds_up
                 other.close()
 
     threading.Thread(target=talk, daemon=True).start()
-    addresses = (f"http://127.0.0.1:{nonsense.getsockname()[1]}/", "no address", webhook)
+    addresses = (f"http://127.0.0.1:{nonsense.getsockname()[1]}/", "http://127.0.0.1:9/", webhook)
     async with world.open(settings={"webhooks": addresses}) as state:
         for key in ("a", "b"):
             await state.shared.set(key, 1, expected_version=0)

@@ -194,6 +194,7 @@ async def test_names_that_look_like_others_put_together_are_counted_apart(world:
         (lambda: state_capabilities(export_roots="/srv/out"), r"export_roots is a list; write \['/srv/out'\]"),
         (lambda: state_capabilities(briefing_roots="/srv/in"), "briefing_roots is a list"),
         (lambda: state_capabilities(webhooks="https://localhost"), "webhooks is a list"),
+        (lambda: state_capabilities(webhooks=["https://a.b", "localhost/x"]), "address 2 in webhooks is not an http"),
         (lambda: state_capabilities(only="state.session.*"), "only is a list"),
         (lambda: StateSettings(export_roots=cast("Any", "/srv/out")), "export_roots is a list"),
     ],

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, Budget, ScriptedModel, tool
+from helix_agents import Agent, Budget, ScriptedModel, Webhook, tool
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import call
 from helix_agents.testing.contracts.executor.stage import SESSION, completed
+from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.contracts.stream_handles import NEVER
 
 
@@ -61,14 +62,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
             return name, request.getfixturevalue(f"{name}_service").new_url()
 
 
-@pytest.mark.parametrize("budget", [None, Budget(tokens=10_000)], ids=["without", "with-a-budget"])
-async def test_a_turn_writes_once_for_its_start_and_once_for_each_step(store: tuple[str, str], budget: Budget | None):
+@pytest.mark.parametrize(
+    "extra",
+    [{}, {"budget": Budget(tokens=10_000)}, {"webhooks": [Webhook("http://127.0.0.1:9/hook", secret=SECRET)]}],
+    ids=["without", "with-a-budget", "with-a-webhook"],
+)
+async def test_a_turn_writes_once_for_its_start_and_once_for_each_step(
+    store: tuple[str, str], extra: dict[str, Any]
+) -> None:
     backend, url = store
     writes = Writes(backend)
-    agent = Agent(name="looker", model=ScriptedModel(_script), tools=[look], budget=budget)
+    agent = Agent(name="looker", model=ScriptedModel(_script), tools=[look], budget=extra.get("budget"))
+    told = extra.get("webhooks", ())
     async with (
         await open_backend(url, seam=writes, flush=NEVER) as parts,
-        Executor(state=parts.state, streams=parts.streams, usage=parts.usage, janitor_seconds=None) as helix,
+        Executor(
+            state=parts.state, streams=parts.streams, usage=parts.usage, janitor_seconds=None, webhooks=told, grace=0.0
+        ) as helix,
     ):
         await asyncio.sleep(0.05)
         for _ in range(2):

@@ -34,10 +34,13 @@ RUN_FIELDS = (
     "owner",
     "workflow_id",
     "call_hooks",
+    "told",
     "started_at",
     "ended_at",
 )
 RUN_COLUMNS = ", ".join(RUN_FIELDS)
+# `is_untold` in SQL; the index on these runs has the same condition.
+UNTOLD = "told <> status AND status <> 'running' AND (parent_run_id IS NULL OR status LIKE 'suspended%')"
 # The check on the session's owner comes last: few runs are recent and few calls wait, however many sessions there are.
 _AGENT = (
     "(SELECT agent_type FROM __agents_sessions s WHERE s.namespace = {0}.namespace AND s.session_id = {0}.session_id)"

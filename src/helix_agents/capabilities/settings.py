@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from helix_agents.capabilities.policy import Policy, check_list
+from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.urls import web_address
 
 if TYPE_CHECKING:
     from helix_agents.capabilities.vault import Vault
@@ -71,3 +73,7 @@ class StateSettings:
     def __post_init__(self) -> None:
         for name in ("export_roots", "briefing_roots", "webhooks"):
             check_list("StateSettings", name, getattr(self, name))
+        for place, address in enumerate(self.webhooks, 1):
+            if web_address(address) is None:
+                # Not shown as it is: an address may hold a token.
+                raise DefinitionError("StateSettings", f"address {place} in webhooks is not an http or https address.")

@@ -44,6 +44,7 @@ COMMANDS = {
         "tools",
         "usage",
         "vault",
+        "webhooks",
         "worker",
     )
 }

@@ -1,6 +1,7 @@
 """The janitor's rounds, as the command line runs them."""
 
 import asyncio
+from collections.abc import Sequence
 
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.agent_modules import load_agents, load_deps
@@ -9,11 +10,19 @@ from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
 from helix_agents.cli.stored import open_stored
 from helix_agents.cli.warnings_shown import show_warnings
+from helix_agents.runtimes.executor.webhooks import Webhook
 from helix_agents.runtimes.in_process import Executor
 
 
 async def sweep(
-    output: Output, url: str, agents: str | None, *, deps: str | None, every: float | None, resume_grace: float
+    output: Output,
+    url: str,
+    agents: str | None,
+    *,
+    deps: str | None,
+    every: float | None,
+    resume_grace: float,
+    webhooks: Sequence[Webhook],
 ) -> None:
     """Sweep once and wait for the runs that this started, or sweep forever."""
     known = load_agents(agents) if agents is not None else AgentRegistry()
@@ -23,7 +32,12 @@ async def sweep(
     async with open_stored(url):
         pass
     async with Executor.open(
-        url, agents=known, deps=load_deps(deps), janitor_seconds=None, resume_grace_ms=int(resume_grace * 1000)
+        url,
+        agents=known,
+        deps=load_deps(deps),
+        janitor_seconds=None,
+        resume_grace_ms=int(resume_grace * 1000),
+        webhooks=webhooks,
     ) as helix:
         while True:
             swept = await helix.sweep()

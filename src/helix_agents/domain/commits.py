@@ -160,6 +160,8 @@ class StartRun(Record):
 
     With `queued`, the run waited in the session's queue: it leaves the queue with its start, and is refused if it is no
     longer there. `queued_at` is since when it waited.
+
+    With `tell`, webhooks are told how the run ends.
     """
 
     session_id: SessionId
@@ -193,6 +195,7 @@ class StartRun(Record):
     queued: bool = False
     queued_at: int | None = None
     budget: Budget | None = None
+    tell: bool = False
 
 
 class RunStartCommitted(Record):
@@ -324,6 +327,7 @@ def started_run(start: StartRun, turn: int, now: int) -> RunRecord:
         owner=start.owner,
         workflow_id=start.workflow_id,
         call_hooks=start.call_hooks,
+        told="running" if start.tell else None,
         started_at=now,
     )
 

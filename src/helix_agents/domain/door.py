@@ -26,6 +26,7 @@ from helix_agents.domain.sessions import (
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
 from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.webhooks import Delivery
 from helix_agents.domain.writes import Add, Append, Delete, Include, Replace, StepWrites, Update
 
 
@@ -262,6 +263,17 @@ def check_schedule(schedule: Schedule) -> None:
     check_record(schedule)
     check_numbers(schedule)
     check_messages(schedule.messages)
+
+
+def check_delivery(delivery: Delivery) -> None:
+    """A delivery that is to be stored."""
+    check_id(delivery.delivery_id, "delivery id")
+    check_id(delivery.webhook, "webhook")
+    check_id(delivery.session_id)
+    check_id(delivery.run_id, "run id")
+    check_id(delivery.revision, "revision")
+    check_record(delivery)
+    check_numbers(delivery)
 
 
 def check_step(state: SessionState, meta: CheckpointMeta, commit: StepCommit | None) -> None:

@@ -25,7 +25,8 @@ class Fence(Record):
 class RunRecord(Record):
     """One turn of a session. Recovery raises `attempt` and does not create a new run.
 
-    `call_hooks` says that the caller passed hooks, which exist only in the caller's process.
+    `call_hooks` says that the caller passed hooks, which exist only in the caller's process. `told` is the last status
+    of the run that webhooks were told, or are going to be told; None if they are told nothing about this run.
     """
 
     run_id: RunId
@@ -43,6 +44,7 @@ class RunRecord(Record):
     owner: str | None = None
     workflow_id: str | None = None
     call_hooks: bool = False
+    told: RunStatus | None = None
     started_at: int
     ended_at: int | None = None
 

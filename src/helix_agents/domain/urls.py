@@ -1,4 +1,4 @@
-"""Addresses of stores and databases: parsed carefully, and shown without secrets."""
+"""Addresses of stores, databases and services: parsed carefully, and shown without secrets."""
 
 import re
 from urllib.parse import SplitResult, urlsplit
@@ -30,6 +30,17 @@ def read_url(url: str) -> SplitResult:
             "urllib.parse.quote(password, safe='')",
         )
     return parts
+
+
+def web_address(url: object) -> SplitResult | None:
+    """The parts of an http or https address that can be called; None if it is not one."""
+    if not isinstance(url, str) or not url.isprintable() or " " in url:
+        return None
+    try:
+        parts = urlsplit(url)
+        return parts if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 else None
+    except ValueError:
+        return None
 
 
 def _split(url: str) -> SplitResult | None:

@@ -114,6 +114,7 @@ class Services:
     `inspect` says whether a run has a driver, `is_here` whether that driver is this process. `name_workflow` gives the
     name under which a durable engine knows a turn of an agent in a session; in one process there is none.
     `attend_remotes` wakes the task that looks after children behind other services which wait or are still owed a stop.
+    `has_webhooks` says that webhooks are told how runs end, and `run_ended` wakes the task that tells them.
     """
 
     store: SessionStateStore
@@ -133,6 +134,8 @@ class Services:
     entries: EntryStore | None = None
     memories: MemoryStore | None = None
     attend_remotes: Callable[[], object] = lambda: None
+    has_webhooks: bool = False
+    run_ended: Callable[[], object] = lambda: None
     hooks: SomeHooks = None
     options: EngineOptions = field(default_factory=EngineOptions)
 
@@ -152,6 +155,11 @@ class Services:
     def claim_stream(self, stream_id: StreamId, agent_type: str) -> StreamClaim | None:
         """What the start of a run carries to become its stream's writer; None if the stream is in another backend."""
         return self.streams.claim(stream_id, agent_type) if self.chunks_ride_in_commits else None
+
+    def tells(self, before: RunRecord | None = None) -> bool:
+        """Whether webhooks are told how a run ends that starts here, or after or below a run that they are told about.
+        So a conversation stays one that is told about, whichever process continues it."""
+        return self.has_webhooks or (before is not None and before.told is not None)
 
     @cached_property
     def result_bytes(self) -> int:

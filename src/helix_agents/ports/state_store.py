@@ -35,6 +35,7 @@ from helix_agents.domain.sessions import (
 )
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate
+from helix_agents.domain.webhooks import Delivery, DeliveryId, DeliveryState
 from helix_agents.domain.writes import Merged, StepWrites
 
 
@@ -509,6 +510,55 @@ class Schedules(Protocol):
         ...
 
 
+class Deliveries(Protocol):
+    """What webhooks are owed. A run that ended says by itself that it has to be told about; a delivery is the record of
+    telling one webhook. No run waits for any of this."""
+
+    async def list_untold(self, *, limit: int = DEFAULT_LIMIT) -> tuple[RunRecord, ...]:
+        """Runs with an end that webhooks have to be told about (`is_untold`), the oldest end first.
+
+        A run is listed from the commit that ended it on, until somebody has seen to it. One indexed query however many
+        runs there are.
+        """
+        ...
+
+    async def owe_deliveries(self, run: RunRecord, deliveries: Sequence[Delivery]) -> bool:
+        """See to a run that was untold: add these deliveries, and take note that this status of the run is told.
+
+        False if another process was first, or the run's status has changed since; then nothing was written. A process
+        that dies in between leaves the run untold. A delivery that exists already is left unchanged.
+        """
+        ...
+
+    async def save_delivery(self, delivery: Delivery, *, replaces: str) -> bool:
+        """Store a change to a delivery in place of the revision that it replaces.
+
+        False if the stored revision is another one, or the delivery is gone; then nothing was written. The same save
+        sent again, because its answer was lost, is answered as the first one was.
+        """
+        ...
+
+    async def find_delivery(self, delivery_id: DeliveryId) -> Delivery | None:
+        """One delivery; None if it does not exist, or not any more."""
+        ...
+
+    async def list_deliveries(
+        self, *, states: Sequence[DeliveryState] = (), offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Delivery]:
+        """The deliveries in these states, or all, newest first, ties by id."""
+        ...
+
+    async def list_due_deliveries(
+        self, webhook: str, until: int, *, limit: int = DEFAULT_LIMIT
+    ) -> tuple[Delivery, ...]:
+        """A webhook's owed deliveries that are to be tried by this time, earliest first. One indexed query."""
+        ...
+
+    async def forget_deliveries(self, until: int) -> int:
+        """Remove deliveries that are over, and whose records are kept no longer than this time; returns how many."""
+        ...
+
+
 class Commits(Protocol):
     """The writes that make up the life of a run: its start, its steps, and its end from outside."""
 
@@ -566,6 +616,7 @@ class SessionStateStore(
     Effects,
     Queues,
     Schedules,
+    Deliveries,
     Commits,
     Protocol,
 ):
@@ -605,6 +656,7 @@ _FACETS = (
     Effects,
     Queues,
     Schedules,
+    Deliveries,
     Commits,
 )
 

@@ -2,6 +2,7 @@
 
 from helix_agents.backends.in_memory.checkpoints import InMemoryCheckpoints
 from helix_agents.backends.in_memory.commits import InMemoryCommits
+from helix_agents.backends.in_memory.deliveries import InMemoryDeliveries
 from helix_agents.backends.in_memory.effects import InMemoryEffects
 from helix_agents.backends.in_memory.flags import InMemoryFlags
 from helix_agents.backends.in_memory.messages import InMemoryMessages
@@ -28,6 +29,7 @@ class InMemoryStateStore(
     InMemoryEffects,
     InMemoryQueues,
     InMemorySchedules,
+    InMemoryDeliveries,
     InMemoryCommits,
 ):
     """Sessions that live as long as their `Memory`; stores on the same one see the same data, from any thread."""

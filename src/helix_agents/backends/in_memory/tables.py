@@ -22,6 +22,7 @@ from helix_agents.domain.sessions import InterruptFlag, SessionState
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageEntry
+from helix_agents.domain.webhooks import Delivery, DeliveryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,7 @@ class Tables:
         # Each with its length from one renewal to its end.
         self.leases: dict[str, tuple[Lease, int]] = {}
         self.schedules: dict[ScheduleId, Schedule] = {}
+        self.deliveries: dict[DeliveryId, Delivery] = {}
         # By root session, because one person answers for a whole tree.
         self.pending: dict[SessionId, dict[ToolCallId, PendingCall]] = {}
         self.usage: dict[tuple[RunId, int, int, int], UsageEntry] = {}

@@ -5,6 +5,7 @@ from typing import Any
 from helix_agents.backends.postgres.checkpoints import PostgresCheckpoints
 from helix_agents.backends.postgres.commits import PostgresCommits
 from helix_agents.backends.postgres.database import Database
+from helix_agents.backends.postgres.deliveries import PostgresDeliveries
 from helix_agents.backends.postgres.effects import PostgresEffects
 from helix_agents.backends.postgres.flags import PostgresFlags
 from helix_agents.backends.postgres.messages import PostgresMessages
@@ -35,6 +36,7 @@ class PostgresStateStore(
     PostgresEffects,
     PostgresQueues,
     PostgresSchedules,
+    PostgresDeliveries,
 ):
     """Sessions in one Postgres database that any number of processes may use at once."""
 

@@ -18,6 +18,7 @@ from helix_agents.domain.records import JSON, Record, decode, encode
 from helix_agents.domain.runs import RunRecord, RunStatus
 from helix_agents.domain.sessions import MARKS, InterruptFlag, SessionState
 from helix_agents.domain.staging import StagedChange
+from helix_agents.domain.webhooks import is_untold
 
 
 class StatePlace(Record):
@@ -288,7 +289,7 @@ def put_run(
         tx.do("ZADD", slot.turns(session_id), run.turn, run.run_id)
     else:
         tx.do("HSET", slot.runs(session_id), _now(run.run_id), encode(run))
-    if before is None or (before.status, before.owner) != (run.status, run.owner):
+    if before is None or (before.status, before.owner, before.told) != (run.status, run.owner, run.told):
         tx.index(known.key, run_entry(tx.tag, run), ("r", tx.tag, session_id, run.run_id))
 
 
@@ -479,6 +480,8 @@ def run_entry(tag: str, run: RunRecord) -> Entry:
         started_at=run.started_at,
     )
     orders = ((index.RUNNING, float(run.started_at)),) if run.status == "running" else ()
+    if is_untold(run):
+        orders = ((index.UNTOLD, float(run.ended_at or 0)),)
     return Entry(entry_id("r", run.run_id), encode(RunEntry(tag=tag, run=told)), orders)
 
 

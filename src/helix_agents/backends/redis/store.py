@@ -4,6 +4,7 @@ from typing import Any
 
 from helix_agents.backends.redis.checkpoints import RedisCheckpoints
 from helix_agents.backends.redis.commits import RedisCommits
+from helix_agents.backends.redis.deliveries import RedisDeliveries
 from helix_agents.backends.redis.effects import RedisEffects
 from helix_agents.backends.redis.expiry import StateTTL, ttl_ms
 from helix_agents.backends.redis.flags import RedisFlags
@@ -25,6 +26,7 @@ from helix_agents.ports.state_store import SessionStateStore, StoreLimits
 class RedisStateStore(
     RedisCommits,
     RedisMessages,
+    RedisDeliveries,
     RedisRuns,
     RedisCheckpoints,
     RedisSubSessions,

@@ -6,6 +6,7 @@ from helix_agents.backends.sqlite.checkpoints import SQLiteCheckpoints
 from helix_agents.backends.sqlite.commits import SQLiteCommits
 from helix_agents.backends.sqlite.connection import Synchronous
 from helix_agents.backends.sqlite.database import Database
+from helix_agents.backends.sqlite.deliveries import SQLiteDeliveries
 from helix_agents.backends.sqlite.effects import SQLiteEffects
 from helix_agents.backends.sqlite.flags import SQLiteFlags
 from helix_agents.backends.sqlite.messages import SQLiteMessages
@@ -36,6 +37,7 @@ class SQLiteStateStore(
     SQLiteEffects,
     SQLiteQueues,
     SQLiteSchedules,
+    SQLiteDeliveries,
 ):
     """Sessions in one SQLite file that several processes may use at once."""
 

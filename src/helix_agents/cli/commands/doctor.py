@@ -30,6 +30,7 @@ EXTRAS = {
     "temporal": "temporalio",
     "server": "starlette",
     "remote": "httpx2",
+    "webhooks": "httpx2",
     "vault": "tink",
     "mcp": "mcp",
     "tracing": "opentelemetry",

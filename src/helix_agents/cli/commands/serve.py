@@ -6,6 +6,7 @@ from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.listening import listen
 from helix_agents.cli.options import Port, deps_option, json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
+from helix_agents.cli.webhooks_given import load_webhooks, webhook_option
 from helix_agents.domain.urls import shown_url
 
 DEFAULT_USER = "helix"
@@ -27,6 +28,7 @@ DEFAULT_USER = "helix"
 @click.option("--allow-unauthenticated", is_flag=True, help="Let anyone who can reach the port do everything.")
 @click.option("--cors-origin", "origins", multiple=True, help="A site whose pages may call this server.")
 @click.option("--console", is_flag=True, help="Serve a page for operators at /console.")
+@webhook_option
 @seconds_option("--grace", 20.0, "Seconds that running steps get when the server stops.")
 @seconds_option("--lease", 15.0, "Seconds after which a dead instance is noticed.", above_zero=True)
 @seconds_option("--janitor", 15.0, "Seconds between two rounds of the janitor; 0 for none.")
@@ -44,6 +46,7 @@ def command(
     allow_unauthenticated: bool,
     origins: tuple[str, ...],
     console: bool,
+    webhook_urls: tuple[str, ...],
     grace: float,
     lease: float,
     janitor: float,
@@ -66,6 +69,7 @@ def command(
 
     agents = load_agents(target)
     show_warnings()
+    webhooks = load_webhooks(webhook_urls)
     try:
         from helix_agents.server.serving import serve
     except ImportError as missing:
@@ -91,6 +95,7 @@ def command(
         console=console,
         on_ready=ready,
         deps=load_deps(deps),
+        webhooks=webhooks,
         grace=grace,
         lease_ms=int(lease * 1000),
         janitor_seconds=janitor or None,

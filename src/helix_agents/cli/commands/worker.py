@@ -6,6 +6,7 @@ import click
 
 from helix_agents.cli.options import Seconds, agents_argument, deps_option, json_option, seconds_option, store_option
 from helix_agents.cli.output import Output
+from helix_agents.cli.webhooks_given import load_webhooks, webhook_option
 
 
 @click.group("worker")
@@ -62,6 +63,7 @@ def command() -> None:
 @click.option("--task-queue", default="helix", show_default=True, help="The queue to work on.")
 @click.option("--prefix", default="helix", show_default=True, help="The prefix of workflow ids.")
 @click.option("--register", is_flag=True, help="First make HelixSession and HelixAgent searchable in Temporal.")
+@webhook_option
 @seconds_option("--grace", 20.0, "Seconds that running effects get when the worker stops.")
 @deps_option
 @store_option
@@ -82,6 +84,7 @@ def temporal_command(
     task_queue: str,
     prefix: str,
     register: bool,
+    webhook_urls: tuple[str, ...],
     grace: float,
     deps: str | None,
     store_url: str,
@@ -114,7 +117,8 @@ def temporal_command(
     show_warnings()
     check_agents(known, deps)
     where = {**find_temporal(given), "task_queue": task_queue, "prefix": prefix}
-    asyncio.run(work(output, known, store_url, where, deps=load_deps(deps), register=register, grace=grace))
+    settings = {"deps": load_deps(deps), "grace": grace, "webhooks": load_webhooks(webhook_urls), **where}
+    asyncio.run(work(output, known, store_url, settings, register=register))
 
 
 @command.command("dbos")
@@ -140,6 +144,7 @@ def temporal_command(
     show_default=True,
     help="How long DBOS keeps workflows that have ended. Only its console uses them.",
 )
+@webhook_option
 @seconds_option("--grace", 20.0, "Seconds that running steps get when the worker stops.")
 @deps_option
 @store_option
@@ -153,6 +158,7 @@ def dbos_command(
     executor_id: str | None,
     max_running: int | None,
     keep_workflows: float,
+    webhook_urls: tuple[str, ...],
     grace: float,
     deps: str | None,
     store_url: str,
@@ -175,6 +181,7 @@ def dbos_command(
         "workflow_retention_ms": int(keep_workflows * 24 * 3600 * 1000),
         "grace": grace,
         "deps": load_deps(deps),
+        "webhooks": load_webhooks(webhook_urls),
     }
     known = load_agents(agents)
     show_warnings()

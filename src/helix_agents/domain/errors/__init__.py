@@ -13,6 +13,7 @@ HelixError
 │   ├── CheckpointNotFoundError
 │   ├── MemoryNotFoundError
 │   ├── ScheduleNotFoundError
+│   ├── DeliveryNotFoundError
 │   ├── ModeIsWriteOnceError
 │   ├── NotARootSessionError
 │   ├── AgentMismatchError
@@ -115,6 +116,7 @@ from helix_agents.domain.errors.callers import (
     CallerError,
     CheckpointNotFoundError,
     ChunkTooLargeError,
+    DeliveryNotFoundError,
     ExecutorClosedError,
     InvalidIdError,
     InvalidInputError,
@@ -246,6 +248,7 @@ __all__ = [
     "ContextTooLongError",
     "DBOSInUseError",
     "DefinitionError",
+    "DeliveryNotFoundError",
     "DepsNotOpenedError",
     "ExecutorClosedError",
     "ForeignFileError",

@@ -135,6 +135,19 @@ class ScheduleNotFoundError(CallerError):
         return f"There is no schedule {self.schedule_id!r}; it may have been deleted."
 
 
+class DeliveryNotFoundError(CallerError):
+    """No delivery to a webhook has this id."""
+
+    code = "delivery_not_found"
+    delivery_id: str
+
+    def __str__(self) -> str:
+        return (
+            f"There is no delivery {self.delivery_id!r}; its record may no longer be kept. `helix webhooks list` shows"
+            " those that are."
+        )
+
+
 class ModeIsWriteOnceError(CallerError):
     """The session's mode is already set and cannot change."""
 

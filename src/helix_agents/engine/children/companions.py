@@ -414,6 +414,7 @@ class _CompanionCall:
             ),
             append_messages=(UserMessage(content=message),),
             workflow_id=self._scope.services.name_workflow(agent.agent.name, child_id_of(self._planned), 1),
+            tell=self._scope.services.tells(self._scope.run),
         )
 
     async def _next_turn(self, agent: PersistentAgent, session: SessionState, message: str) -> StartRun:
@@ -441,6 +442,7 @@ class _CompanionCall:
             previous_run_id=run.run_id if run is not None else None,
             replaced_status="interrupted",
             replaced_reason="crashed",
+            tell=services.tells(self._scope.run),
         )
 
     async def _left_behind(self, agent: PersistentAgent, session: SessionState, run: RunRecord | None) -> StepEnd:

@@ -123,6 +123,7 @@ async def _resume(services: Services, session: SessionState, run: RunRecord, own
         previous_run_id=run.run_id,
         owner=owner,
         workflow_id=services.name_workflow(session.agent_type, session.session_id, run.turn + 1),
+        tell=services.tells(run),
     )
     agent = await find_agent(services.store, services.agents, session)
     if agent is None:

@@ -204,6 +204,7 @@ async def _first_start(
         parent=await _link(scope, batch, planned, tool),
         parent_run_id=scope.run.run_id,
         owner=scope.run.owner,
+        tell=scope.services.tells(scope.run),
     )
 
 
@@ -229,6 +230,7 @@ def next_start(scope: RunScope, agent: AnyAgent | None, session: SessionState, r
         previous_run_id=run.run_id,
         parent_run_id=scope.run.run_id,
         owner=scope.run.owner,
+        tell=scope.services.tells(scope.run),
     )
 
 

@@ -258,6 +258,7 @@ def _first_turn(
         stream=services.claim_stream(session_id, agent.name),
         workflow_id=services.name_workflow(agent.name, session_id, 1),
         budget=budget,
+        tell=services.tells(),
     )
 
 

@@ -1,5 +1,7 @@
 """Going back to a checkpoint and staying there: no model is asked until the session is continued."""
 
+from msgspec.structs import replace
+
 from helix_agents.domain.commits import SettleSession, StartRun
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState
@@ -14,7 +16,9 @@ async def rewind(services: Services, start: StartRun) -> SessionState:
         CheckpointNotFoundError: the session has no such checkpoint; nothing was written.
         ConflictError: another turn was started meanwhile; nothing was written.
     """
-    return await end_rewind(services, (await services.store.start_run(start)).run)
+    # Nothing was done in this turn, so webhooks have nothing to be told about it.
+    untold = replace(start, tell=False)
+    return await end_rewind(services, (await services.store.start_run(untold)).run)
 
 
 async def end_rewind(services: Services, run: RunRecord) -> SessionState:

@@ -35,6 +35,7 @@ def start_after(
         previous_run_id=run.run_id if run is not None else None,
         replaced_status="interrupted",
         replaced_reason="crashed",
+        tell=services.tells(run),
         **common,
         **fields,
     )

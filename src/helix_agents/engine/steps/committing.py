@@ -476,6 +476,8 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
     if isinstance(scope.writer, ComingWriter):
         # This commit took its chunks, so the writer has arrived.
         scope.writer = await scope.writer.arrived()
+    if (work.ended is not None or work.suspended) and not committed.again:
+        scope.services.run_ended()
     scope.stream_ended = committed.stream_ended
     if not committed.stream_ended:
         await announce_commit(scope, work, committed)

@@ -27,6 +27,8 @@ def services_for(
     agents: AgentRegistry,
     models: Models,
     attend_remotes: Callable[[], None],
+    run_ended: Callable[[], None],
+    has_webhooks: bool,
     settings: ExecutorSettings,
 ) -> Services:
     """The services of a runtime's runs; the runtime gets them too."""
@@ -48,6 +50,8 @@ def services_for(
         entries=settings.get("entries"),
         memories=settings.get("memories"),
         attend_remotes=attend_remotes,
+        has_webhooks=has_webhooks,
+        run_ended=run_ended,
         hooks=settings.get("hooks"),
         options=settings.get("options") or EngineOptions(),
     )

@@ -1,6 +1,6 @@
-"""What a process does unasked: deadlines, orphans, schedules, news, and agents of other services."""
+"""What a process does unasked: deadlines, orphans, schedules, news, webhooks, and agents of other services."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from helix_agents.engine.services import DAY_MS, Services
 from helix_agents.runtimes.executor.beginnings import Beginnings
@@ -13,10 +13,13 @@ from helix_agents.runtimes.executor.runtime import Runtime
 from helix_agents.runtimes.executor.schedule_runner import Execute, ScheduleRunner
 from helix_agents.runtimes.executor.settings import ExecutorSettings
 from helix_agents.runtimes.executor.waking import Waker
+from helix_agents.runtimes.executor.webhook_teller import WebhookTeller
+from helix_agents.runtimes.executor.webhooks import Webhook
 
 
 class Caretakers:
-    """The janitor, and what starts scheduled turns, wakes sessions with news, and follows agents at other services."""
+    """The janitor, and what starts scheduled turns, wakes sessions with news, tells webhooks, and follows agents at
+    other services."""
 
     def __init__(
         self,
@@ -29,12 +32,14 @@ class Caretakers:
         execute: Execute,
         recover: Callable[[], Awaitable[Recovered]],
         begin_queued: Callable[[], Awaitable[int]],
+        webhooks: Sequence[Webhook],
         settings: ExecutorSettings,
     ) -> None:
         self._runtime = runtime
         self.remotes = Remotes(services, resume=by_name.resume)
         self.waker = Waker(services, begin=beginnings.begin_quietly, leaves=left.leaves)
         self.schedule_runner = ScheduleRunner(services, execute=execute, leaves=left.leaves)
+        self.webhook_teller = WebhookTeller(services, webhooks)
         self.janitor = Janitor(
             services,
             resume=by_name.resume,
@@ -56,3 +61,4 @@ class Caretakers:
         self._runtime.in_background(self.remotes.watch(seconds))
         self._runtime.in_background(self.waker.run(seconds))
         self._runtime.in_background(self.schedule_runner.run(seconds))
+        self._runtime.in_background(self.webhook_teller.run(seconds))

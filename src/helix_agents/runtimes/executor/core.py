@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Self, Unpack
 
+from msgspec.structs import replace
+
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.agent.hooks import SomeHooks
@@ -75,6 +77,7 @@ from helix_agents.runtimes.executor.settings import (
 )
 from helix_agents.runtimes.executor.turn_queue import TurnQueue
 from helix_agents.runtimes.executor.turns import Turns, WantedTurn, new_session
+from helix_agents.runtimes.executor.webhooks import Webhooks, checked_webhooks
 
 
 class ExecutorCore:
@@ -101,6 +104,7 @@ class ExecutorCore:
         self._on_close = settings.get("on_close")
         self._models = Models()
         self._is_open = False
+        webhooks = checked_webhooks(type(self), settings.get("webhooks", ()))
         self._services = services_for(
             runtime,
             state=state,
@@ -108,6 +112,8 @@ class ExecutorCore:
             agents=AgentRegistry(checked_agents(type(self), agents)),
             models=self._models,
             attend_remotes=self._attend_remotes,
+            run_ended=self._run_ended,
+            has_webhooks=bool(webhooks),
             settings=settings,
         )
         self.sessions = sessions_of(self._services)
@@ -145,12 +151,14 @@ class ExecutorCore:
             execute=self.execute,
             recover=self.recover,
             begin_queued=self._queue.begin_all,
+            webhooks=webhooks,
             settings=settings,
         )
         self.janitor = self._caretakers.janitor
         self.schedules = Schedules(
             state, self._services.ids, know=self._know, changed=self._caretakers.schedule_runner.look
         )
+        self.webhooks = Webhooks(state, self._services.ids, changed=self._caretakers.webhook_teller.look_at_deliveries)
 
     @property
     def agents(self) -> AgentRegistry:
@@ -414,8 +422,9 @@ class ExecutorCore:
         return await self._beginnings.to_the_end(recover(self._services, self._runtime, self._left))
 
     async def sweep(self) -> Swept:
-        """Run one round of the janitor now. Like a round of `recover`, it continues even if its caller is cancelled."""
-        return await self._beginnings.to_the_end(self.janitor.sweep())
+        """Run one round of the janitor now, and tell webhooks what they are owed. Like a round of `recover`, it
+        continues even if its caller is cancelled."""
+        return await self._beginnings.to_the_end(self._sweep())
 
     async def idle(self) -> None:
         """Wait until this process drives no run, and starts none that waited here for another run to end."""
@@ -429,6 +438,7 @@ class ExecutorCore:
             return
         try:
             await self._runtime.leave(self._grace)
+            await self._caretakers.webhook_teller.leave(self._grace)
         finally:
             # Even if the caller does not want to wait any longer.
             await self._let_go()
@@ -436,6 +446,7 @@ class ExecutorCore:
     async def _let_go(self) -> None:
         await self._runtime.let_go()
         await self._models.close()
+        await self._caretakers.webhook_teller.close()
         await close_all_of(self._services.agents.everyone())
         if self._on_close is not None:
             await self._on_close()
@@ -444,6 +455,17 @@ class ExecutorCore:
 
     def _attend_remotes(self) -> None:
         self._caretakers.remotes.attend()
+
+    def _run_ended(self) -> None:
+        self._caretakers.webhook_teller.look()
+
+    async def _sweep(self) -> Swept:
+        # After the janitor, whose work ends runs, and apart from it: its own rounds never wait for a webhook.
+        try:
+            swept = await self.janitor.sweep()
+        finally:
+            told = await self._caretakers.webhook_teller.tell_due()
+        return replace(swept, told=told)
 
     def _has_begun(self, session_id: SessionId) -> None:
         self._queue.goes_on(session_id)
@@ -456,7 +478,9 @@ class ExecutorCore:
         session = await self._services.store.load_state(check_id(session_id))
         if session.parent_session_id is not None:
             raise NotARootSessionError(session_id, session.root_session_id)
-        return await stop_session(self._services, session_id, kind, reason)
+        outcome = await stop_session(self._services, session_id, kind, reason)
+        self._run_ended()
+        return outcome
 
     def _know(self, agent: AnyAgent) -> None:
         """Make sure that recovery in this process finds the run's agent by name."""

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 
 class Swept(Record):
-    """What one round did."""
+    """What one round did. `told` counts messages to webhooks, which a round of its own in the background leaves to the
+    task that tells them."""
 
     expired_calls: int = 0
     resumed: int = 0
@@ -38,6 +39,7 @@ class Swept(Record):
     dequeued: int = 0
     scheduled: int = 0
     pruned_workflows: int = 0
+    told: int = 0
 
 
 class Janitor:

@@ -16,6 +16,7 @@ from helix_agents.engine.services import EngineOptions, OpenDeps
 from helix_agents.ports.entries import EntryStore
 from helix_agents.ports.locks import LockManager
 from helix_agents.ports.memory_store import MemoryStore
+from helix_agents.runtimes.executor.webhooks import Webhook
 
 
 class RunSettings(TypedDict, total=False):
@@ -27,6 +28,7 @@ class RunSettings(TypedDict, total=False):
     janitor_seconds: float | None
     resume_grace_ms: int
     stream_retention_ms: int
+    webhooks: Iterable[Webhook]
 
 
 class ExecutorSettings(RunSettings, total=False):

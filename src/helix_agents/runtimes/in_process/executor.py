@@ -49,6 +49,8 @@ class Executor(ExecutorCore):
         resume_grace_ms: How long an answered session waits for your code to resume it before the janitor does. Defaults
             to half a minute.
         stream_retention_ms: How long the chunks of ended streams are kept. Defaults to a day.
+        webhooks: Addresses that are told over HTTP how turns end and which calls wait. Give the same ones to every
+            process on the store.
 
     Raises:
         DefinitionError: a setting is not valid, or cannot be followed.

@@ -3,6 +3,7 @@
 from helix_agents.testing.contracts.checkpoints import CheckpointsContract
 from helix_agents.testing.contracts.commits import CommitsContract
 from helix_agents.testing.contracts.crashes import CrashesContract
+from helix_agents.testing.contracts.deliveries import DeliveriesContract
 from helix_agents.testing.contracts.effects import EffectsContract
 from helix_agents.testing.contracts.flags import FlagsContract
 from helix_agents.testing.contracts.histories import HistoriesContract
@@ -43,6 +44,7 @@ class StateStoreContract(
     EffectsContract,
     QueuesContract,
     SchedulesContract,
+    DeliveriesContract,
     CommitsContract,
     SettlingContract,
     WholeStoreContract,

@@ -184,6 +184,23 @@ _SCHEDULES = promised_by(
     },
 )
 
+_DELIVERIES = promised_by(
+    "webhooks",
+    {
+        "deliveries.untold": "list_untold gives every run that was started to be told about, from the commit that "
+        "ended it on, until somebody has seen to it; of runs that a parent drives, only those that wait.",
+        "deliveries.told-once": "Of many that see to a run one is first, and its deliveries are added once; a run "
+        "whose status changes later is untold again.",
+        "deliveries.compare-and-set": "A save that replaces another revision than the stored one changes nothing; of "
+        "many that replace the same one, one is made.",
+        "deliveries.due": "list_due_deliveries gives what one webhook is owed and whose time has come, earliest first.",
+        "deliveries.found": "find_delivery and list_deliveries, newest first, give every delivery as it was last "
+        "saved.",
+        "deliveries.forgotten": "forget_deliveries removes those that are over, and no others, when their time has "
+        "come.",
+    },
+)
+
 _COMMITS = promised_by(
     "step commit",
     {
@@ -233,6 +250,7 @@ RUNS = requirements(
     _EFFECTS,
     _QUEUES,
     _SCHEDULES,
+    _DELIVERIES,
     _COMMITS,
     _SETTLING,
 )

@@ -27,6 +27,7 @@ from helix_agents.testing.contracts.executor.tools import ToolsContract
 from helix_agents.testing.contracts.executor.tree_stops import TreeStopsContract
 from helix_agents.testing.contracts.executor.waiting import WaitingContract
 from helix_agents.testing.contracts.executor.waking import WakingContract
+from helix_agents.testing.contracts.executor.webhooks import WebhooksContract
 from helix_agents.testing.contracts.executor.workspaces import WorkspacesContract
 
 __all__ = ["ExecutorContract"]
@@ -48,6 +49,7 @@ class ExecutorContract(
     StoppingContract,
     QueueingContract,
     SchedulingContract,
+    WebhooksContract,
     ReturningContract,
     EntryTableContract,
     HooksContract,

@@ -1,0 +1,95 @@
+"""One message to one webhook, over HTTP."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from helix_agents.domain.errors import MissingExtraError
+from helix_agents.domain.webhooks import DeliveryId, signed_headers
+from helix_agents.runtimes.executor.webhooks import Webhook
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2
+
+CONNECT_SECONDS = 5.0
+# What a receiver says in its answer is of no interest; reading a little of it keeps the connection usable.
+_READ_BYTES = 16_384
+
+
+class Answered(NamedTuple):
+    """The receiver's answer; `retry_after_ms` is how long it asks to be left alone."""
+
+    status: int
+    retry_after_ms: int = 0
+
+
+class Unreachable(NamedTuple):
+    """Why there was no answer."""
+
+    reason: str
+
+
+class Posts:
+    """Sends messages. Only addresses that the operator configured are called, and no redirect is followed."""
+
+    def __init__(self) -> None:
+        """Get ready.
+
+        Raises:
+            MissingExtraError: the HTTP client is not installed.
+        """
+        try:
+            import httpx2
+        except ImportError:
+            raise MissingExtraError("A webhook", "webhooks") from None
+        self._httpx2 = httpx2
+        self._client: httpx2.AsyncClient | None = None
+        self._opening = asyncio.Lock()
+
+    async def send(self, webhook: Webhook, delivery_id: DeliveryId, body: bytes) -> Answered | Unreachable:
+        """Send a signed message; never raises for what the receiver does."""
+        # The time by which receivers refuse old messages is the world's, not the store's.
+        headers = signed_headers(webhook.keys, delivery_id, int(time.time()), body)
+        headers |= {"content-type": "application/json", "user-agent": "helix-agents", "accept-encoding": "identity"}
+        try:
+            # Limits the whole answer: one that trickles in keeps every single read within its own limit.
+            async with asyncio.timeout(webhook.timeout_ms / 1000):
+                client = await self._opened()
+                async with client.stream("POST", webhook.url, content=body, headers=headers) as answer:
+                    await _read_some(answer)
+                    return Answered(answer.status_code, _retry_after_ms(answer.headers.get("retry-after")))
+        except TimeoutError:
+            return Unreachable(f"no answer within {webhook.timeout_ms / 1000:g} s")
+        except (self._httpx2.HTTPError, self._httpx2.InvalidURL, OSError) as problem:
+            return Unreachable(f"{type(problem).__name__} {problem}".strip()[:500])
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _opened(self) -> "httpx2.AsyncClient":
+        async with self._opening:
+            if self._client is None:
+                # Reading the certificates takes a while.
+                tls = await asyncio.to_thread(cast("Callable[[], ssl.SSLContext]", self._httpx2.create_ssl_context))
+                timeout = self._httpx2.Timeout(None, connect=CONNECT_SECONDS)
+                self._client = self._httpx2.AsyncClient(verify=tls, timeout=timeout, follow_redirects=False)
+            return self._client
+
+
+async def _read_some(answer: "httpx2.Response") -> None:
+    read = 0
+    async for piece in answer.aiter_raw():
+        read += len(piece)
+        if read > _READ_BYTES:
+            return
+
+
+def _retry_after_ms(text: Any) -> int:
+    """How many milliseconds the receiver asks for; it may also give a date, which is not understood here."""
+    return int(text) * 1000 if isinstance(text, str) and text.isdecimal() and len(text) < 8 else 0
