@@ -16,6 +16,7 @@ HelixError
 │   ├── ModeIsWriteOnceError
 │   ├── NotARootSessionError
 │   ├── AgentMismatchError
+│   ├── NotTheOwnerError
 │   ├── NothingToResumeError
 │   ├── NothingToRetryError
 │   ├── StillWaitingError
@@ -126,6 +127,7 @@ from helix_agents.domain.errors.callers import (
     NotARootSessionError,
     NothingToResumeError,
     NothingToRetryError,
+    NotTheOwnerError,
     OtherEventLoopError,
     QueuedTurnDroppedError,
     QueueFullError,
@@ -272,6 +274,7 @@ __all__ = [
     "ModelRefusedError",
     "ModelUnavailableError",
     "NotARootSessionError",
+    "NotTheOwnerError",
     "NothingToResumeError",
     "NothingToRetryError",
     "OtherEventLoopError",
