@@ -136,7 +136,7 @@ def test_a_schedule_says_nothing_in_somebody_elses_session(ann: httpx2.Client, b
 async def beside_a_program(**settings: Any) -> AsyncIterator[tuple[Executor, httpx.AsyncClient]]:
     settings.setdefault("authenticate", bearer_tokens(TOKENS))
     async with Executor.open("memory://", agents=agents, janitor_seconds=None) as helix:
-        server = AgentServer(helix, **settings)
+        server = AgentServer(helix, sweep_on_start=False, **settings)
         transport = httpx.ASGITransport(server)
         async with (
             asyncio.timeout(PATIENCE),
@@ -229,14 +229,14 @@ async def test_a_deletion_never_meets_the_schedule_of_another_user_that_took_the
 
 
 def test_a_user_has_only_so_many_schedules() -> None:
-    with LiveServer(agent_server(limits=ServerLimits(schedules_per_user=2))) as live:
-        with live.client(ANN) as ann, live.client(BEN) as ben:
-            assert [put(ann, name).status_code for name in ("a", "b", "c")] == [200, 200, 409]
-            assert put(ann, "c").json()["code"] == "too_many_schedules"
-            assert put(ann, "a", **{**HOURLY, "message": "search"}).status_code == 200
-            assert put(ben, "d").status_code == 200
-            ann.delete("/schedules/a")
-            assert put(ann, "c").status_code == 200
+    limited = agent_server(limits=ServerLimits(schedules_per_user=2))
+    with LiveServer(limited) as live, live.client(ANN) as ann, live.client(BEN) as ben:
+        assert [put(ann, name).status_code for name in ("a", "b", "c")] == [200, 200, 409]
+        assert put(ann, "c").json()["code"] == "too_many_schedules"
+        assert put(ann, "a", **{**HOURLY, "message": "search"}).status_code == 200
+        assert put(ben, "d").status_code == 200
+        ann.delete("/schedules/a")
+        assert put(ann, "c").status_code == 200
     with LiveServer(agent_server(limits=ServerLimits(schedules_per_user=0))) as live, live.client() as ann:
         assert (put(ann, "a").status_code, put(ann, "a").json()["code"]) == (403, "forbidden")
 
