@@ -91,7 +91,7 @@ def open_console(browser, live: LiveServer) -> Iterator[Callable[..., Any]]:
     tabs: list[Any] = []
     complaints: list[str] = []
 
-    def open_(place: str = "", token: str | None = ANN) -> Any:
+    def open_(place: str = "", token: str | None = ANN, url: str = f"{live.url}/agents") -> Any:
         context = browser.new_context()
         context.set_default_timeout(15_000)
         if token is not None:
@@ -100,7 +100,7 @@ def open_console(browser, live: LiveServer) -> Iterator[Callable[..., Any]]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda said: complaints.append(said.text) if "Security Policy" in said.text else None)
         tabs.append(context)
-        page.goto(f"{live.url}/agents/console{place}")
+        page.goto(f"{url}/console{place}")
         return page
 
     yield open_
@@ -278,6 +278,56 @@ def test_nothing_is_shown_without_credentials_and_no_more_than_they_allow(
     card = operator.locator(".decision", has_text="private")
     card.get_by_text("only its owner decides").wait_for()
     assert card.get_by_role("button").count() == 0
+
+
+def test_schedules_are_shown_with_their_next_time_and_can_be_paused(ann: httpx2.Client, open_console) -> None:
+    rarely = {"agentType": "director", "message": HOSTILE, "everyMs": 864_000_000}
+    assert ann.put("/schedules/tides%20%2F%20rarely", json=rarely).status_code == 200
+    page = open_console()
+    page.get_by_role("heading", name="Sessions").wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("c")
+    row = page.locator(".row", has_text="tides / rarely")
+    row.get_by_text("every 10 d").wait_for()
+    row.get_by_text("not due yet").wait_for()
+    row.get_by_text("in 9 days").wait_for()
+    row.click()
+    page.locator(".row-body", has_text="<script>").wait_for()
+    assert page.evaluate("window.hacked") is None
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Resume").wait_for()
+    assert ann.get("/schedules/tides%20%2F%20rarely").json()["paused"] is True
+    row.locator(".status[data-status=paused]").wait_for()
+    page.get_by_role("button", name="Resume").click()
+    row.locator(".status[data-status=active]").wait_for()
+    assert ann.get("/schedules/tides%20%2F%20rarely").json()["paused"] is False
+
+    operator = open_console("#/schedules", token=OPS)
+    closed = operator.locator(".row.closed", has_text="tides / rarely")
+    closed.get_by_text("ann").wait_for()
+    assert (closed.evaluate("row => row.tagName"), operator.get_by_role("button", name="Pause").count()) == ("DIV", 0)
+    ann.delete("/schedules/tides%20%2F%20rarely")
+
+
+def test_what_became_of_a_turn_that_was_due_is_told_at_a_glance(open_console) -> None:
+    once = {"agentType": "director", "message": "hello", "at": 1_000_000_000_000}
+    server = agent_server(console=True, executor={"agents": [*agents, villain]})
+    with LiveServer(server) as live, live.client(ANN) as ann:
+        start(ann, "mean", "break", agentType="villain")
+        settled(ann, "mean")
+        ann.put("/schedules/fine", json=once)
+        ann.put("/schedules/wrong", json={**once, "sessionId": "mean"})
+        page = open_console("#/schedules", url=live.url)
+        fine, wrong = (page.locator(".row", has_text=name) for name in ("fine", "wrong"))
+        fine.locator(".status[data-status=completed]").wait_for()
+        fine.get_by_text("last turn started").wait_for()
+        wrong.locator(".status[data-status=failed]").wait_for()
+        wrong.get_by_text("last turn refused").wait_for()
+        wrong.click()
+        page.locator(".row-body", has_text="was started by agent 'villain'").wait_for()
+        fine.click()
+        page.get_by_role("link", name="fine.20010909T014640Z").click()
+        page.locator(".title .status[data-status=completed]").wait_for()
 
 
 def test_what_cannot_be_undone_is_asked_before(ann: httpx2.Client, open_console) -> None:

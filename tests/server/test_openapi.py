@@ -22,6 +22,7 @@ from tests.server.test_executor_routes import settled, start
 
 EXAMPLES = 10
 SESSION = "known"
+BY_CALENDAR = {"cron": "0 7 * * 1-5", "timezone": "Europe/Berlin"}
 
 
 @pytest.fixture(scope="module")
@@ -116,23 +117,32 @@ def allowed() -> schemathesis.BaseSchema:
 
 
 # One that has no body has no form.
-@pytest.mark.parametrize("path", [path for method, path in EVERY if method == "POST" and not path.endswith("/cancel")])
+WITH_A_BODY = [each for each in EVERY if each[0] in ("POST", "PUT") and not each[1].endswith("/cancel")]
+
+
+@pytest.mark.parametrize(("method", "path"), WITH_A_BODY)
 def test_what_the_document_allows_is_not_refused_for_its_form(
-    path: str, allowed: schemathesis.BaseSchema, described: LiveServer, session: requests.Session
+    method: str, path: str, allowed: schemathesis.BaseSchema, described: LiveServer, session: requests.Session
 ) -> None:
-    play(allowed, "POST", path, lambda case: _not_refused(case, described, session))
+    play(allowed, method, path, lambda case: _not_refused(case, described, session))
 
 
 def _not_refused(case: schemathesis.Case, described: LiveServer, session: requests.Session) -> None:
     body = cast("dict[str, Any]", case.body)
-    if case.path_parameters:
+    if case.method == "PUT":
+        body["agentType"] = "director"
+        # Which fields make a cron expression, and which timezones there are, no schema can say.
+        body.update(BY_CALENDAR if body.get("cron") is not None else {})
+        # To a schema, 7.0 is a whole number.
+        body.update({name: int(body[name]) for name in ("at", "everyMs") if body.get(name) is not None})
+    elif "sessionId" in (case.path_parameters or {}):
         case.path_parameters["sessionId"] = SESSION
         body.pop("sessionId", None)
     elif case.path == "/start":
         # An agent's own state has a form that the document of all agents does not know.
         body.pop("state", None)
         body["agentType"] = "director"
-    else:
+    elif not case.path.startswith("/schedules"):
         body["id" if case.path == "/chat" else "sessionId"] = SESSION
     # Of a list of messages the last one counts, and no schema can say of what form the last one has to be.
     assume(case.path != "/chat" or body.get("message") is not None)
@@ -147,7 +157,7 @@ def test_every_route_is_described(described: LiveServer) -> None:
     assert told == DOCUMENT
     paths = told["paths"]
     listed = {(method.upper(), path) for path, ways in paths.items() for method in ways}
-    outside = {"session_id": "sessionId", "run_id": "runId"}
+    outside = {"session_id": "sessionId", "run_id": "runId", "schedule_id": "scheduleId"}
     known = {
         (each.method, re.sub(r"\{(\w+)\}", lambda at: f"{{{outside.get(at[1], at[1])}}}", each.path))
         for each in OPERATIONS
@@ -161,9 +171,10 @@ def test_a_method_that_is_not_there_is_told_all_that_are(prefix: str) -> None:
     outer = Starlette(routes=[Mount(prefix, agent_server())])
     methods: dict[str, set[str]] = {}
     for each in OPERATIONS:
-        methods.setdefault(each.path.replace("{session_id}", "a%2Fb"), set()).add(each.method)
+        path = each.path.replace("{session_id}", "a%2Fb").replace("{schedule_id}", "a%2Fb")
+        methods.setdefault(path, set()).add(each.method)
     with LiveServer(outer) as live, live.client() as client:
         for path, there in methods.items():
-            response = client.put(prefix + path)
+            response = client.patch(prefix + path)
             assert response.status_code == 405
             assert set(response.headers["allow"].split(", ")) - {"HEAD"} == there, path

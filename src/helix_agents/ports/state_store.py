@@ -495,12 +495,14 @@ class Schedules(Protocol):
         """One schedule; None if it does not exist."""
         ...
 
-    async def delete_schedule(self, schedule_id: ScheduleId) -> bool:
-        """Remove a schedule; False when it is not there."""
+    async def delete_schedule(self, schedule_id: ScheduleId, *, revision: str | None = None) -> bool:
+        """Remove a schedule, or only this revision of it; False when that is not there."""
         ...
 
-    async def list_schedules(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
-        """All schedules, by id."""
+    async def list_schedules(
+        self, *, user_id: str | None = None, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Schedule]:
+        """All schedules, or those of a user, by id."""
         ...
 
     async def list_due_schedules(

@@ -2,13 +2,15 @@
 
 from typing import Any, Literal
 
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StreamId, ToolCallId
-from helix_agents.domain.messages import Message, ToolMessage
+from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import RunRecord, RunStatus
+from helix_agents.domain.schedules import IfBusy, LastTime, Schedule, ScheduleId
 from helix_agents.domain.sessions import CheckpointSource, SessionStatus, SessionSummary
 from helix_agents.domain.streams import StreamStatus
 from helix_agents.domain.sub_sessions import Location, SubSessionMode, SubSessionRef, SubSessionStatus
@@ -226,6 +228,64 @@ class QueuedMessages(Record):
     """Turns that wait for earlier turns to end, in the order in which they will start."""
 
     items: tuple[QueuedTurn, ...]
+
+
+class ScheduleSummary(Record):
+    """A schedule as listings show it, without what it says. `next_at` is missing if it is paused or over."""
+
+    schedule_id: ScheduleId
+    agent_type: str
+    at: int | None = None
+    every_ms: int | None = None
+    cron: str | None = None
+    timezone: str
+    session_id: SessionId | None = None
+    user_id: str | None = None
+    tags: tuple[str, ...]
+    if_busy: IfBusy
+    paused: bool
+    next_at: int | None = None
+    created_at: int
+    times: int
+    last: LastTime | None = None
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> "ScheduleSummary":
+        return cls(**_listed(schedule))
+
+
+class ScheduleDetail(ScheduleSummary):
+    """A schedule, and the messages that it sends."""
+
+    messages: tuple[UserMessage, ...]
+    metadata: dict[str, str]
+    expires_in_ms: int | None = None
+    budget: Budget | None = None
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> "ScheduleDetail":
+        return cls(
+            **_listed(schedule),
+            messages=schedule.messages,
+            metadata=schedule.metadata,
+            expires_in_ms=schedule.expires_in_ms,
+            budget=schedule.budget,
+        )
+
+
+def _listed(schedule: Schedule) -> dict[str, Any]:
+    fields = {name: getattr(schedule, name) for name in ScheduleSummary.__struct_fields__ if name != "agent_type"}
+    return {**fields, "agent_type": schedule.agent}
+
+
+class SchedulePage(Record):
+    """Schedules, by id."""
+
+    items: tuple[ScheduleSummary, ...]
+    total: int
+    offset: int
+    limit: int
+    has_more: bool
 
 
 class UIMessagePage(Record):

@@ -378,7 +378,7 @@ def _cors(origins: list[str]) -> Middleware:
     return Middleware(
         CORSMiddleware,
         allow_origins=origins,
-        allow_methods=["GET", "POST", "DELETE"],
+        allow_methods=["GET", "POST", "PUT", "DELETE"],
         # The origin decides which pages may call. Headers in which client libraries describe themselves, a dozen in
         # OpenAI's case, are not a matter of trust.
         allow_headers=["*"],

@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from helix_agents.domain.ids import MAX_ID_LENGTH, PATH_DOTS
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage, is_blank
 from helix_agents.domain.records import JSON, Record
+from helix_agents.domain.schedules import IfBusy
 from helix_agents.domain.sessions import OUR_METADATA
 from helix_agents.engine.requests.going_on import ResumeMode
 from helix_agents.engine.scope import DEPTH
@@ -38,6 +39,13 @@ NewSessionId: TypeAlias = Annotated[
 ]
 Words: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SAYS_SOMETHING})]
 Url: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": WEB_ADDRESS})]
+
+# Times up to the year 3000, and intervals from a minute to ten years.
+Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=32_503_680_000_000)]
+Interval: TypeAlias = Annotated[int, msgspec.Meta(ge=60_000, le=315_360_000_000)]
+# Five fields: an expression with a sixth one can be due every second.
+_CRON_FIELD = "[0-9A-Za-z*/,#-]+"
+Cron: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^{_CRON_FIELD}( +{_CRON_FIELD}){{4}}$", max_length=200)]
 
 # The largest integer that JSON can carry and a store returns unchanged.
 LARGEST_INT = 2**64 - 1
@@ -153,6 +161,39 @@ class ChatStopBody(Body):
     """Stop the answer that is being written."""
 
     reason: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
+
+
+class ScheduleBody(Body):
+    """Say something to an agent at set times: `at` a time, every `everyMs`, or by a `cron` expression."""
+
+    agent_type: Annotated[str, msgspec.Meta(description="The name of the agent.")]
+    message: Annotated[Input, msgspec.Meta(description="What it is told: a text, or a list of user messages.")]
+    at: Annotated[
+        Moment | None, msgspec.Meta(description="When it is due, or due first, in milliseconds since 1970.")
+    ] = None
+    every_ms: Annotated[Interval | None, msgspec.Meta(description="The interval; not together with `cron`.")] = None
+    cron: Annotated[
+        Cron | None, msgspec.Meta(description="A cron expression of five fields, such as `0 7 * * 1-5`.")
+    ] = None
+    timezone: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=100)] | None,
+        msgspec.Meta(description="The timezone of `cron`, such as `Europe/Berlin`. Default: UTC."),
+    ] = None
+    session_id: Annotated[
+        NewSessionId | None, msgspec.Meta(description="The session of all turns. Default: a new one each time.")
+    ] = None
+    tags: Annotated[list[str], msgspec.Meta(description="Tags to find new sessions by.")] = []
+    metadata: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Your own metadata of new sessions.", extra_json_schema={"propertyNames": NOT_OURS}),
+    ] = {}
+    if_busy: Annotated[
+        IfBusy, msgspec.Meta(description="Whether a turn waits if the session is busy, or is left out.")
+    ] = "enqueue"
+
+
+class NoFields(Body):
+    """An empty object: the path says everything. It is required, because pages of other sites cannot send JSON."""
 
 
 class ToolResult(Body, tag_field="kind", tag="client-tool-result"):

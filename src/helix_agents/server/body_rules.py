@@ -9,6 +9,7 @@ from helix_agents.server.bodies import (
     WEB_ADDRESS,
     ApprovalResponse,
     ResumeBody,
+    ScheduleBody,
     SubmitBody,
     ToolResult,
 )
@@ -69,6 +70,13 @@ SubmitToSession = Annotated[
 RULES: dict[type, dict[str, Any]] = {
     ToolResult: _ONE_RESULT,
     ApprovalResponse: _EDITED_ONLY_IF_APPROVED,
+    ScheduleBody: {
+        "allOf": [
+            _one_of(*(_with((name,), **{name: {"not": _NULL}}) for name in ("at", "everyMs", "cron"))),
+            _one_of(_with(everyMs=_NULL), _with(cron=_NULL)),
+            _one_of(_with(("cron",), cron=_TEXT), _with(timezone={"enum": ["UTC", None]})),
+        ]
+    },
     ResumeBody: _one_of(
         _with(mode={"enum": ["continue", None]}, checkpointId=_NULL),
         _with(

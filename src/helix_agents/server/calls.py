@@ -17,7 +17,7 @@ from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall, PendingFilter
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionState, SessionSummary
-from helix_agents.runtimes.executor.hosting import AgentExecutor, HostedRun
+from helix_agents.runtimes.executor.hosting import AgentExecutor, HostedRun, HostedSchedules
 from helix_agents.server.auth import Principal
 from helix_agents.server.bodies import read_body, read_json
 from helix_agents.server.errors import RefusedError, invalid
@@ -133,7 +133,7 @@ class Call:
             RefusedError: it would have no owner, so the caller could not even read the answer.
         """
         if self.principal.user_id is None and not self.open_to_all:
-            raise RefusedError(403, "forbidden", "A caller without a user id cannot have conversations.")
+            raise RefusedError(403, "forbidden", "A caller without a user id cannot have conversations or schedules.")
         return self.principal.user_id
 
     async def session(self, session_id: SessionId) -> SessionSummary:
@@ -163,6 +163,15 @@ class Call:
         if not self.owns(session):
             raise RefusedError(403, "forbidden", "This session id belongs to another user; choose a different one.")
         return session
+
+    def schedules(self) -> HostedSchedules:
+        """The caller's schedules. Those of other users look as if they did not exist.
+
+        Raises:
+            RefusedError: the caller is no user, and so has none.
+        """
+        owner = self.owner()
+        return self.executor.schedules if owner is None else self.executor.schedules.of_user(owner)
 
     async def current_run(self, session_id: SessionId) -> RunRecord | None:
         page = await self.executor.sessions.runs(session_id, limit=1)

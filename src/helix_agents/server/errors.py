@@ -18,10 +18,12 @@ from helix_agents.domain.errors import (
     NotARootSessionError,
     NothingToResumeError,
     NothingToRetryError,
+    NotTheOwnerError,
     QueuedTurnDroppedError,
     QueueFullError,
     RunAlreadyExistsError,
     RunNotFoundError,
+    ScheduleNotFoundError,
     SessionAlreadyExistsError,
     SessionCorruptError,
     SessionNotFoundError,
@@ -107,9 +109,11 @@ _SENTENCES = {
     "queued_turn_dropped": "This message was taken back before it was answered.",
     "server_draining": "The service is restarting. Please try again in a moment.",
     "session_not_found": "There is no such conversation.",
+    "schedule_not_found": "There is no such schedule.",
     "still_waiting": "This conversation is still waiting for another answer.",
     "stream_lost": "The connection was lost. The answer is still being written; reconnect to see it.",
     "too_many_runs": "You have too many answers being written at once. Wait for one to finish.",
+    "too_many_schedules": "You have too many schedules. Delete one first.",
     "too_many_streams": "Too many connections are open. Please try again shortly.",
     "unauthenticated": "Please sign in.",
 }
@@ -134,7 +138,13 @@ def sentence_for(code: str, status: int = 500) -> str:
     return _SENTENCES.get(code) or _BY_STATUS.get(status, "Something went wrong. Please try again.")
 
 
-_NOT_FOUND = (SessionNotFoundError, RunNotFoundError, CheckpointNotFoundError, UnknownAgentError)
+_NOT_FOUND = (
+    SessionNotFoundError,
+    RunNotFoundError,
+    CheckpointNotFoundError,
+    ScheduleNotFoundError,
+    UnknownAgentError,
+)
 _TOO_LARGE = (StateSizeExceededError, ChunkTooLargeError)
 _NOT_NOW = (
     AgentMismatchError,
@@ -156,6 +166,8 @@ def status_of(problem: HelixError) -> int:
     match problem:
         case ExecutorClosedError():
             return 503
+        case NotTheOwnerError():
+            return 403
         case _ if isinstance(problem, _NOT_FOUND):
             return 404
         case _ if isinstance(problem, _TOO_LARGE):

@@ -68,7 +68,7 @@ async def start(call: Call) -> Response:
     if session is not None:
         return json_response(_as_it_is(session, agent))
     messages = call.checked_messages(messages_of(body.message))
-    _check_metadata(body.metadata)
+    check_metadata(body.metadata)
     owner = call.owner()
     # A delegating service says where the session belongs in its trace.
     trace = read_trace_place(call.request.headers.get(IN_TRACE))
@@ -308,7 +308,7 @@ def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
     )
 
 
-def _check_metadata(metadata: dict[str, str]) -> None:
+def check_metadata(metadata: dict[str, str]) -> None:
     """Refuse metadata reserved for the engine, except the depth at which a caller delegates.
 
     Raises:

@@ -11,8 +11,9 @@ from weakref import WeakValueDictionary
 from starlette.types import Receive, Scope, Send
 
 from helix_agents.domain.errors import LockHeldError, LockLostError
+from helix_agents.domain.schedules import ScheduleId
 from helix_agents.ports.locks import LockManager
-from helix_agents.runtimes.executor.hosting import AgentExecutor, HostedRun
+from helix_agents.runtimes.executor.hosting import AgentExecutor, HostedRun, HostedSchedules
 from helix_agents.server.auth import Principal
 from helix_agents.server.errors import RefusedError, draining, refused
 from helix_agents.server.limits import ServerLimits
@@ -71,8 +72,27 @@ class Gate:
                 yield
 
     @asynccontextmanager
+    async def schedule_room(
+        self, principal: Principal, schedules: HostedSchedules, schedule_id: ScheduleId
+    ) -> AsyncGenerator[None]:
+        """Let a user's schedule be set inside the block, if it exists or the user does not have too many already; on
+        one instance, a user's schedules are set one by one.
+
+        Raises:
+            RefusedError: there are too many, or this server takes none.
+        """
+        most = self.limits.schedules_per_user
+        if not most:
+            raise RefusedError(403, "forbidden", "This server accepts no schedules.")
+        async with self._turn(principal.user_id):
+            if await schedules.find(schedule_id) is None and (await schedules.list(limit=1)).total >= most:
+                detail = f"This user already has {most} schedules, which is the limit; delete one first."
+                raise RefusedError(409, "too_many_schedules", detail)
+            yield
+
+    @asynccontextmanager
     async def _turn(self, user_id: str | None) -> AsyncGenerator[None]:
-        """Hold this user's turn to start a run on this instance.
+        """Hold this user's turn to start a run, or set a schedule, on this instance.
 
         A request that waits too long is refused: behind a store that does not answer, each would wait for all before
         it.

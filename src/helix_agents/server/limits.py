@@ -13,6 +13,7 @@ class ServerLimits(Record):
     store's own limit also applies. Streams: how many are open in total and for one user, and how long a reader may
     take no byte before it is disconnected. Runs: how many one user has running, across all instances. This holds as
     long as the instances that start a run of one user at the same moment are no more than half of that number.
+    Schedules: how many one user may set over HTTP; 0 for none.
     """
 
     body_bytes: int = 1_048_576
@@ -22,6 +23,7 @@ class ServerLimits(Record):
     open_streams: int = 1_000
     open_streams_per_user: int = 100
     running_runs_per_user: int = 20
+    schedules_per_user: int = 20
     stalled_reader_seconds: float = 60.0
     keep_alive_seconds: float = 15.0
     retry_after_seconds: int = 2
@@ -29,7 +31,8 @@ class ServerLimits(Record):
     def __post_init__(self) -> None:
         for name in ("body_bytes", "json_depth", "id_characters"):
             check_whole("ServerLimits", name, getattr(self, name), 1)
-        for name in ("open_streams", "open_streams_per_user", "running_runs_per_user", "retry_after_seconds"):
+        counts = ("open_streams", "open_streams_per_user", "running_runs_per_user", "schedules_per_user")
+        for name in (*counts, "retry_after_seconds"):
             check_whole("ServerLimits", name, getattr(self, name), 0)
         for name in ("body_seconds", "stalled_reader_seconds", "keep_alive_seconds"):
             value: object = getattr(self, name)

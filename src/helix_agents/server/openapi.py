@@ -22,7 +22,7 @@ EVENT: dict[str, Any] = {
 }
 # Possible for every caller: not authenticated, not allowed, or this instance cannot serve the request.
 ALWAYS = (401, 403, 500, 503)
-_IN_PATHS = {"session_id": "sessionId", "run_id": "runId"}
+_IN_PATHS = {"session_id": "sessionId", "run_id": "runId", "schedule_id": "scheduleId"}
 """The public names of path parameters."""
 
 

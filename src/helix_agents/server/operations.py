@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from helix_agents.domain.sessions import SessionSummary
 from helix_agents.domain.usage import UsageRollup
-from helix_agents.server import executor_routes, session_routes
+from helix_agents.server import executor_routes, schedule_routes, session_routes
 from helix_agents.server.a2a import cards, rpc
 from helix_agents.server.agui import routes as agui
 from helix_agents.server.agui.inputs import RunAgentInput
@@ -18,6 +18,8 @@ from helix_agents.server.answers import (
     PendingPage,
     QueuedMessages,
     RunPage,
+    ScheduleDetail,
+    SchedulePage,
     SessionDetail,
     SessionPage,
     Snapshot,
@@ -35,9 +37,11 @@ from helix_agents.server.bodies import (
     PLAIN_ID,
     BranchBody,
     ChatStopBody,
+    NoFields,
     ResumeBody,
     RetryBody,
     RewindBody,
+    ScheduleBody,
     StartBody,
     StopBody,
     SubmitBody,
@@ -75,7 +79,7 @@ class Operation:
     """One route. `answer` is the record that it returns on success, `stream` for server-sent events, or None for no
     content. A route that `may_stream` returns a record or a stream, whichever the caller asks for."""
 
-    method: Literal["GET", "POST", "DELETE"]
+    method: Literal["GET", "POST", "PUT", "DELETE"]
     path: str
     handler: Callable[[Call], Awaitable[Any]]
     answer: Any
@@ -97,6 +101,9 @@ _UI_VERSION = {"type": "string", "enum": ["6", "7"]}
 SESSION = Parameter(name="sessionId", schema=_ID, required=True)
 SESSION_PATH = Parameter(name="session_id", schema={**_ID, "not": NO_PLACE}, place="path", required=True)
 RUN_PATH = Parameter(name="run_id", schema={**_ID, "not": NO_PLACE}, place="path", required=True)
+SCHEDULE_PATH = Parameter(
+    name="schedule_id", schema={**_ID, "maxLength": 200, "not": NO_PLACE}, place="path", required=True
+)
 AGENT_PATH = Parameter(
     name="agent", schema={"type": "string"}, place="path", required=True, description="The agent to talk to."
 )
@@ -365,5 +372,29 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET", path="/sessions/{session_id}/usage", handler=session_routes.get_usage, answer=UsageRollup,
         parameters=(SESSION_PATH,), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="GET", path="/schedules", handler=schedule_routes.list_schedules, answer=SchedulePage,
+        parameters=(*PAGING, USER), refusals=(400,), tag="schedules",
+    ),
+    Operation(
+        method="GET", path="/schedules/{schedule_id}", handler=schedule_routes.get_schedule, answer=ScheduleDetail,
+        parameters=(SCHEDULE_PATH,), refusals=(400, 404), tag="schedules",
+    ),
+    Operation(
+        method="PUT", path="/schedules/{schedule_id}", handler=schedule_routes.set_schedule, body=ScheduleBody,
+        answer=ScheduleDetail, parameters=(SCHEDULE_PATH,), refusals=(*_IN_BODY, 404, 409, 429), tag="schedules",
+    ),
+    Operation(
+        method="POST", path="/schedules/{schedule_id}/pause", handler=schedule_routes.pause_schedule, body=NoFields,
+        answer=ScheduleDetail, parameters=(SCHEDULE_PATH,), refusals=(*_IN_BODY, 404), tag="schedules",
+    ),
+    Operation(
+        method="POST", path="/schedules/{schedule_id}/resume", handler=schedule_routes.resume_schedule, body=NoFields,
+        answer=ScheduleDetail, parameters=(SCHEDULE_PATH,), refusals=(*_IN_BODY, 404), tag="schedules",
+    ),
+    Operation(
+        method="DELETE", path="/schedules/{schedule_id}", handler=schedule_routes.delete_schedule, answer=None,
+        may_be_empty=True, parameters=(SCHEDULE_PATH,), refusals=(400, 404), tag="schedules",
     ),
 )  # fmt: skip

@@ -27,16 +27,21 @@ class InMemorySchedules(Handle):
             stored = tables.schedules.get(schedule_id)
             return None if stored is None else own(stored)
 
-    async def delete_schedule(self, schedule_id: ScheduleId) -> bool:
+    async def delete_schedule(self, schedule_id: ScheduleId, *, revision: str | None = None) -> bool:
         async with self._writing("delete_schedule") as tx:
-            found = schedule_id in tx.tables.schedules
+            stored = tx.tables.schedules.get(schedule_id)
+            if stored is None or revision not in (None, stored.revision):
+                return False
             tx.remove(tx.tables.schedules, schedule_id)
-        return found
+        return True
 
-    async def list_schedules(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
+    async def list_schedules(
+        self, *, user_id: str | None = None, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Schedule]:
         check_page(offset, limit)
         with self._reading() as tables:
-            return page_of([tables.schedules[name] for name in sorted(tables.schedules)], offset, limit, own)
+            found = [tables.schedules[name] for name in sorted(tables.schedules)]
+            return page_of([each for each in found if user_id in (None, each.user_id)], offset, limit, own)
 
     async def list_due_schedules(
         self, until: int, *, offset: int = 0, limit: int = DEFAULT_LIMIT

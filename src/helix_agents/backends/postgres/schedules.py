@@ -17,11 +17,10 @@ _REPLACE = (
     "UPDATE __agents_schedules SET revision = ?, next_at = ?, body = ?"
     " WHERE namespace = ? AND schedule_id = ? AND revision = ?"
 )
-_DELETE = "DELETE FROM __agents_schedules WHERE namespace = ? AND schedule_id = ?"
-_PAGE = (
-    "SELECT body, count(*) OVER () FROM __agents_schedules WHERE namespace = ? ORDER BY schedule_id LIMIT ? OFFSET ?"
-)
-_COUNT = "SELECT count(*) FROM __agents_schedules WHERE namespace = ?"
+_DELETE = "DELETE FROM __agents_schedules WHERE namespace = ? AND schedule_id = ? AND revision = coalesce(?, revision)"
+_ALL = "FROM __agents_schedules WHERE namespace = ?"
+# The index holds this very expression.
+_OF_USER = f"{_ALL} AND (body::json ->> 'user_id') COLLATE \"C\" = ?"
 _DUE = (
     "SELECT body FROM __agents_schedules WHERE namespace = ? AND next_at <= ? AND next_at IS NOT NULL"
     " ORDER BY next_at, schedule_id LIMIT ? OFFSET ?"
@@ -49,14 +48,19 @@ class PostgresSchedules(Facet):
         row = await self._db.one(_FIND, askable(self._namespace, schedule_id))
         return None if row is None else decode(row[0], Schedule)
 
-    async def delete_schedule(self, schedule_id: ScheduleId) -> bool:
-        return bool(await self._db.execute(_DELETE, askable(self._namespace, schedule_id)))
+    async def delete_schedule(self, schedule_id: ScheduleId, *, revision: str | None = None) -> bool:
+        return bool(await self._db.execute(_DELETE, (*askable(self._namespace, schedule_id), revision)))
 
-    async def list_schedules(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
+    async def list_schedules(
+        self, *, user_id: str | None = None, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Schedule]:
         check_page(offset, limit)
-        rows = await self._db.all(_PAGE, (self._namespace, limit, offset))
+        source = _ALL if user_id is None else _OF_USER
+        whose = (self._namespace,) if user_id is None else askable(self._namespace, user_id)
+        page = f"SELECT body, count(*) OVER () {source} ORDER BY schedule_id LIMIT ? OFFSET ?"
+        rows = await self._db.all(page, (*whose, limit, offset))
         # A page beyond the end has no row to carry the total.
-        counted = rows[0][1] if rows else (await self._db.all(_COUNT, (self._namespace,)))[0][0]
+        counted = rows[0][1] if rows else (await self._db.all(f"SELECT count(*) {source}", whose))[0][0]
         return Page(items=tuple(decode(row[0], Schedule) for row in rows), total=counted, offset=offset, limit=limit)
 
     async def list_due_schedules(

@@ -53,23 +53,27 @@ class RedisSchedules(Facet):
         ran = await self._space.run("find_schedule", (), (("HGET", self._keys.rows, schedule_id),), 0)
         return _schedule(ran.replies[0])
 
-    async def delete_schedule(self, schedule_id: ScheduleId) -> bool:
+    async def delete_schedule(self, schedule_id: ScheduleId, *, revision: str | None = None) -> bool:
         async def work(tx: Transaction) -> bool:
             keys = ScheduleKeys(tx.slot)
             head = await _load_head(tx, keys)
-            (found,) = await tx.read(("HEXISTS", keys.rows, schedule_id))
-            if found:
-                tx.change(head)
-                tx.do("HDEL", keys.rows, schedule_id)
-                tx.do("ZREM", keys.times, schedule_id)
-            return bool(found)
+            stored = _schedule((await tx.read(("HGET", keys.rows, schedule_id)))[0])
+            if stored is None or revision not in (None, stored.revision):
+                return False
+            tx.change(head)
+            tx.do("HDEL", keys.rows, schedule_id)
+            tx.do("ZREM", keys.times, schedule_id)
+            return True
 
         return await self._write("delete_schedule", schedule_id, work, tag=TAG)
 
-    async def list_schedules(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
+    async def list_schedules(
+        self, *, user_id: str | None = None, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Schedule]:
         check_page(offset, limit)
         ran = await self._space.run("list_schedules", (), (("HVALS", self._keys.rows),), 0)
-        found = sorted(_schedules(ran.replies[0]), key=lambda schedule: schedule.schedule_id)
+        whose = (each for each in _schedules(ran.replies[0]) if user_id in (None, each.user_id))
+        found = sorted(whose, key=lambda schedule: schedule.schedule_id)
         return Page(items=tuple(found[offset : offset + limit]), total=len(found), offset=offset, limit=limit)
 
     async def list_due_schedules(

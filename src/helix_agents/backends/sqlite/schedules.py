@@ -13,9 +13,16 @@ _REVISION = "SELECT revision FROM __agents_schedules WHERE namespace = ? AND sch
 _SAVE = (
     "INSERT OR REPLACE INTO __agents_schedules (namespace, schedule_id, revision, next_at, body) VALUES (?, ?, ?, ?, ?)"
 )
-_DELETE = "DELETE FROM __agents_schedules WHERE namespace = ? AND schedule_id = ? RETURNING schedule_id"
-_COUNT = "SELECT count(*) FROM __agents_schedules WHERE namespace = ?"
-_PAGE = "SELECT body FROM __agents_schedules WHERE namespace = ? ORDER BY schedule_id LIMIT ? OFFSET ?"
+_DELETE = (
+    "DELETE FROM __agents_schedules WHERE namespace = ? AND schedule_id = ? AND revision = coalesce(?, revision)"
+    " RETURNING schedule_id"
+)
+_ALL = "FROM __agents_schedules WHERE namespace = ?"
+# The index holds this very expression. Left to itself, SQLite goes through all schedules in the requested order.
+_OF_USER = (
+    "FROM __agents_schedules INDEXED BY __agents_schedules_by_user"
+    " WHERE namespace = ? AND json_extract(body, '$.user_id') = ?"
+)
 _DUE = (
     "SELECT body FROM __agents_schedules WHERE namespace = ? AND next_at <= ? AND next_at IS NOT NULL"
     " ORDER BY next_at, schedule_id LIMIT ? OFFSET ?"
@@ -46,16 +53,22 @@ class SQLiteSchedules(Facet):
         row = await self._db.read_by_key(lambda connection: connection.one(_FIND, (self._namespace, schedule_id)))
         return None if row is None else decode(row[0], Schedule)
 
-    async def delete_schedule(self, schedule_id: ScheduleId) -> bool:
-        name = (self._namespace, schedule_id)
-        return await self._db.write(lambda connection: connection.one(_DELETE, name)) is not None
+    async def delete_schedule(self, schedule_id: ScheduleId, *, revision: str | None = None) -> bool:
+        named = (self._namespace, schedule_id, revision)
+        return await self._db.write(lambda connection: connection.one(_DELETE, named)) is not None
 
-    async def list_schedules(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
+    async def list_schedules(
+        self, *, user_id: str | None = None, offset: int = 0, limit: int = DEFAULT_LIMIT
+    ) -> Page[Schedule]:
         check_page(offset, limit)
+        source = _ALL if user_id is None else _OF_USER
+        whose = (self._namespace,) if user_id is None else (self._namespace, user_id)
 
         def work(connection: Connection) -> Page[Schedule]:
-            [total] = connection.all(_COUNT, (self._namespace,))
-            rows = connection.all(_PAGE, (self._namespace, limit, offset))
+            [total] = connection.all(f"SELECT count(*) {source}", whose)
+            rows = connection.all(
+                f"SELECT body {source} ORDER BY schedule_id LIMIT ? OFFSET ?", (*whose, limit, offset)
+            )
             return Page(
                 items=tuple(decode(row[0], Schedule) for row in rows), total=total[0], offset=offset, limit=limit
             )

@@ -17,6 +17,7 @@ HelixError
 │   ├── ModeIsWriteOnceError
 │   ├── NotARootSessionError
 │   ├── AgentMismatchError
+│   ├── NotTheOwnerError
 │   ├── NothingToResumeError
 │   ├── NothingToRetryError
 │   ├── StillWaitingError
@@ -128,6 +129,7 @@ from helix_agents.domain.errors.callers import (
     NotARootSessionError,
     NothingToResumeError,
     NothingToRetryError,
+    NotTheOwnerError,
     OtherEventLoopError,
     QueuedTurnDroppedError,
     QueueFullError,
@@ -275,6 +277,7 @@ __all__ = [
     "ModelRefusedError",
     "ModelUnavailableError",
     "NotARootSessionError",
+    "NotTheOwnerError",
     "NothingToResumeError",
     "NothingToRetryError",
     "OtherEventLoopError",

@@ -189,6 +189,18 @@ class AgentMismatchError(CallerError):
         )
 
 
+class NotTheOwnerError(CallerError):
+    """The session or schedule does not belong to the user on whose behalf it was to be used. Nothing was written."""
+
+    code = "not_the_owner"
+    kind: str
+    id: str
+    user_id: str
+
+    def __str__(self) -> str:
+        return f"The {self.kind} {self.id!r} does not belong to user {self.user_id!r}. Choose another id."
+
+
 class NothingToResumeError(CallerError):
     """The session is not at a point from which it can be resumed."""
 

@@ -11,7 +11,7 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.tools import Wakeup
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import SessionAlreadyExistsError, SessionNotFoundError
+from helix_agents.domain.errors import NotTheOwnerError, SessionAlreadyExistsError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.queued import QueuedTurn, keeps_others_waiting
@@ -38,7 +38,8 @@ from helix_agents.ports.state_store import SessionStateStore
 
 @dataclass(frozen=True, kw_only=True)
 class NewSession:
-    """What an entry specifies for a session that may not exist yet; `required` if it must not exist."""
+    """What an entry specifies for a session that may not exist yet; `required` if it must not exist, `only_own` if one
+    that exists has to belong to `user_id`."""
 
     branch: BranchPoint | None = None
     state: Any = None
@@ -46,6 +47,16 @@ class NewSession:
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] | None = None
     required: bool = False
+    only_own: bool = False
+
+    def check_user(self, session: SessionState) -> None:
+        """Refuse a session of another user, or of none, to an entry that may only use its own user's.
+
+        Raises:
+            NotTheOwnerError: it is not the user's.
+        """
+        if self.only_own and self.user_id is not None and session.user_id != self.user_id:
+            raise NotTheOwnerError("session", session.session_id, self.user_id)
 
 
 async def began_with(store: SessionStateStore, session_id: SessionId, key: str) -> bool:
@@ -85,6 +96,7 @@ async def plan_execute(
     Raises:
         AgentAlreadyRunningError: the session is busy.
         AgentMismatchError: another agent started the session, or the session that it is to be a branch of.
+        NotTheOwnerError: the session belongs to another user, and only the user's own may be used.
         SessionAlreadyExistsError: it was to be a new session, or a branch, and exists already.
         StateSchemaChangedError: its stored state, or the branch's, no longer fits the agent.
     """
@@ -95,6 +107,7 @@ async def plan_execute(
         return start if new.branch is None else await _on_branch(services, agent, start, new.branch, new.state)
     if new.required or new.branch is not None:
         raise SessionAlreadyExistsError(session_id)
+    new.check_user(standing.session)
     check_agent(agent, standing.session)
     writes = await checked_state(services, agent, standing, new.state)
     return await _next_turn(
@@ -102,17 +115,18 @@ async def plan_execute(
     )
 
 
-async def waiting_turn(services: Services, agent: AnyAgent, turn: QueuedTurn) -> QueuedTurn | None:
+async def waiting_turn(services: Services, agent: AnyAgent, turn: QueuedTurn, new: NewSession) -> QueuedTurn | None:
     """The turn, if it has to wait so that it disturbs no other: behind a turn that is running, waits for an answer, or
     died and is to be continued; or behind turns that came before it, in a session that was stopped. None if it may
     start.
 
     Raises:
-        NotARootSessionError, AgentMismatchError: it cannot start at all.
+        NotARootSessionError, AgentMismatchError, NotTheOwnerError: it cannot start at all.
     """
     session = await find_root(services.store, turn.session_id)
     if session is None:
         return None
+    new.check_user(session)
     check_agent(agent, session)
     run = await services.store.get_current_run(turn.session_id)
     if keeps_others_waiting(run):

@@ -200,6 +200,7 @@ class ExecutorCore:
         expires_in: Duration | None = None,
         idempotency_key: str | None = None,
         only_new: bool = False,
+        only_own: bool = False,
         if_running: IfRunning = "reject",
         budget: Budget | None = None,
         hooks: SomeHooks = None,
@@ -209,7 +210,8 @@ class ExecutorCore:
 
         With an `idempotency_key`, repeating the call returns the handle of the turn that the first call started. With
         `only_new`, an existing session is left alone, whoever created it and however recently. With `branch`, the
-        session starts as a copy of another one. `user_id`, `tags` and `metadata` apply only to a new session.
+        session starts as a copy of another one. `user_id`, `tags` and `metadata` apply only to a new session; with
+        `only_own`, a session that does not belong to `user_id` is left alone.
 
         By default (`if_running="reject"`), a running turn is not disturbed. With `"enqueue"`, the new turn waits in the
         store until all turns before it are over, including one that waits for an answer. It starts once, in whichever
@@ -225,6 +227,7 @@ class ExecutorCore:
             InvalidInputError: a message is not valid, or another argument is not what it should be.
             AgentMismatchError: the session, or the one it is to be a branch of, was started with another agent.
             NotARootSessionError: the session is driven by its parent.
+            NotTheOwnerError: the session belongs to another user, and `only_own` was given.
             SessionAlreadyExistsError: the session was to be new, or a branch, but already exists.
             StateSchemaChangedError: its stored state no longer fits the agent.
             UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
@@ -237,7 +240,7 @@ class ExecutorCore:
         wanted = WantedTurn(
             session_id=self._services.ids.new("session") if session_id is None else check_id(session_id),
             messages=messages_of(input, idempotency_key),
-            new=new_session(branch, state, user_id, tags, metadata, required=only_new),
+            new=new_session(branch, state, user_id, tags, metadata, required=only_new, only_own=only_own),
             expires_in_ms=optional_milliseconds(expires_in, "execute", "expires_in"),
             key=None if only_new else idempotency_key,
             budget=budget,

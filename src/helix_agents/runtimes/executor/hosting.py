@@ -1,9 +1,11 @@
 """What a host, such as the agent server, needs from an executor. Every runtime provides it, and so can your own."""
 
 from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.durations import Duration
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.chunks import StreamChunk
@@ -13,6 +15,7 @@ from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import Answer, AnswerOutcome, PendingCall, PendingFilter
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.runs import RunRecord
+from helix_agents.domain.schedules import IfBusy, Schedule, ScheduleId
 from helix_agents.domain.sessions import BranchPoint, InterruptOutcome, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.usage import UsageFilter, UsageOfDay, UsageRollup
@@ -162,6 +165,59 @@ class HostedSessions(Protocol):
         ...
 
 
+class HostedSchedules(Protocol):
+    """What agents are told at set times."""
+
+    def of_user(self, user_id: str) -> "HostedSchedules":
+        """The schedules of one user. All others look as if they did not exist, but their ids are taken; what is set
+        here belongs to the user."""
+        ...
+
+    async def set(
+        self,
+        schedule_id: ScheduleId,
+        agent: str,
+        input: Input,
+        *,
+        at: datetime | None = None,
+        every: Duration | None = None,
+        cron: str | None = None,
+        timezone: str = "UTC",
+        session_id: SessionId | None = None,
+        tags: Sequence[str] = (),
+        metadata: dict[str, str] | None = None,
+        if_busy: IfBusy = "enqueue",
+    ) -> Schedule:
+        """Create a schedule, or change the one with this id. Setting the same schedule again changes nothing.
+
+        Raises:
+            InvalidInputError, InvalidIdError: an argument is invalid; nothing was stored.
+            NotTheOwnerError: the id is taken by a schedule of another user.
+            MissingExtraError: cron expressions cannot be read here.
+        """
+        ...
+
+    async def find(self, schedule_id: ScheduleId) -> Schedule | None:
+        """One schedule; None if it does not exist."""
+        ...
+
+    async def list(self, *, user_id: str | None = None, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
+        """All schedules, or those of a user, by id."""
+        ...
+
+    async def pause(self, schedule_id: ScheduleId) -> Schedule:
+        """Start no more turns until the schedule is resumed; raises `ScheduleNotFoundError`."""
+        ...
+
+    async def resume(self, schedule_id: ScheduleId) -> Schedule:
+        """Continue a paused schedule with its next time; raises `ScheduleNotFoundError`."""
+        ...
+
+    async def delete(self, schedule_id: ScheduleId) -> bool:
+        """Remove a schedule; False if it does not exist. What it has started is not affected."""
+        ...
+
+
 class AgentExecutor(Protocol):
     """An executor as a host sees it, whatever runtime is behind it.
 
@@ -176,6 +232,11 @@ class AgentExecutor(Protocol):
     @property
     def sessions(self) -> HostedSessions:
         """The stored sessions."""
+        ...
+
+    @property
+    def schedules(self) -> HostedSchedules:
+        """What agents are told at set times."""
         ...
 
     @property

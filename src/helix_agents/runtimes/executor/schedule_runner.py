@@ -44,6 +44,7 @@ class Execute(Protocol):
         metadata: dict[str, str] | None,
         expires_in: Duration | None,
         idempotency_key: str,
+        only_own: bool,
         if_running: Literal["enqueue"],
         budget: Budget | None,
     ) -> RunHandle[Any]: ...
@@ -147,6 +148,8 @@ class ScheduleRunner:
                 expires_in=None if schedule.expires_in_ms is None else schedule.expires_in_ms / 1000,
                 idempotency_key=schedule.key_at(due_at),
                 budget=schedule.budget,
+                # Whoever set the schedule chose the session's id, and any user may have taken it.
+                only_own=schedule.user_id is not None,
                 if_running="enqueue",
             )
         except CallerError as problem:

@@ -15,6 +15,7 @@ from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import (
     InvalidIdError,
     InvalidInputError,
+    NotTheOwnerError,
     ScheduleChangedError,
     ScheduleNotFoundError,
 )
@@ -51,11 +52,20 @@ class Schedules:
         *,
         know: Callable[[AnyAgent], None] = lambda _: None,
         changed: Callable[[], None] = lambda: None,
+        owner: str | None = None,
     ) -> None:
         self._store = store
         self._ids = ids
         self._know = know
         self._changed = changed
+        self._owner = owner
+
+    def of_user(self, user_id: str) -> "Schedules":
+        """The schedules of one user. All others look as if they did not exist, but their ids are taken; what is set
+        here belongs to the user."""
+        return Schedules(
+            self._store, self._ids, know=self._know, changed=self._changed, owner=check_id(user_id, "user id")
+        )
 
     async def set(
         self,
@@ -82,10 +92,12 @@ class Schedules:
         a `timezone` (extra `cron`). Each time starts a turn with this input: in the session `session_id`, which is
         created the first time, or in a new session whose id is the schedule's id followed by the time. If the session
         is busy or waits for an answer, the turn waits in its queue, or is left out with `if_busy="skip"`. `user_id`,
-        `tags`, `metadata`, `expires_in` and `budget` are those of `execute`.
+        `tags`, `metadata`, `expires_in` and `budget` are those of `execute`; with a `user_id`, a session of another
+        user is left alone.
 
         Raises:
             InvalidInputError, InvalidIdError: an argument is invalid; nothing was stored.
+            NotTheOwnerError: the id is taken by a schedule that does not belong to the user whose schedules these are.
             MissingExtraError: cron expressions cannot be read here.
             DefinitionError: a duration is invalid, or the budget limits nothing.
         """
@@ -98,7 +110,7 @@ class Schedules:
             cron=_text(cron, "cron"),
             timezone=_text(timezone, "timezone") or "UTC",
             session_id=None if session_id is None else check_new_session_id(session_id),
-            user_id=user_of(user_id),
+            user_id=self._user_for(user_id),
             tags=tags_of(tags),
             metadata=metadata_of(metadata) or {},
             expires_in_ms=optional_milliseconds(expires_in, "schedules.set", "expires_in"),
@@ -109,27 +121,60 @@ class Schedules:
         await asyncio.to_thread(check_timing, definition)
         if not isinstance(agent, str):
             self._know(agent)
-        return await self._change(schedule_id, lambda stored, now: _as_set(definition, stored, now))
+        return await self._change(schedule_id, lambda stored, now: _as_set(definition, self._ours(stored), now))
 
     async def find(self, schedule_id: ScheduleId) -> Schedule | None:
         """One schedule; None if it does not exist."""
-        return await self._store.find_schedule(check_id(schedule_id, "schedule id"))
+        stored = await self._store.find_schedule(check_id(schedule_id, "schedule id"))
+        return stored if stored is not None and self._has(stored) else None
 
-    async def list(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
-        """All schedules, by id."""
-        return await self._store.list_schedules(offset=offset, limit=limit)
+    async def list(self, *, user_id: str | None = None, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[Schedule]:
+        """All schedules, or those of a user, by id."""
+        return await self._store.list_schedules(user_id=self._user_for(user_id), offset=offset, limit=limit)
 
     async def pause(self, schedule_id: ScheduleId) -> Schedule:
         """Start no more turns until the schedule is resumed; raises `ScheduleNotFoundError`."""
-        return await self._change(schedule_id, lambda stored, _: _paused(_there(stored, schedule_id)))
+        return await self._change(schedule_id, lambda stored, _: _paused(self._there(stored, schedule_id)))
 
     async def resume(self, schedule_id: ScheduleId) -> Schedule:
         """Continue a paused schedule with its next time; raises `ScheduleNotFoundError`."""
-        return await self._change(schedule_id, lambda stored, now: _resumed(_there(stored, schedule_id), now))
+        return await self._change(schedule_id, lambda stored, now: _resumed(self._there(stored, schedule_id), now))
 
     async def delete(self, schedule_id: ScheduleId) -> bool:
         """Remove a schedule; False if it does not exist. What it has started is not affected."""
-        return await self._store.delete_schedule(check_id(schedule_id, "schedule id"))
+        # The revision that was looked at is the one that goes: by then, the id may be another user's.
+        while (stored := await self.find(schedule_id)) is not None:
+            if await self._store.delete_schedule(schedule_id, revision=stored.revision):
+                return True
+        return False
+
+    def _user_for(self, given: str | None) -> str | None:
+        """The user of what is set or listed here.
+
+        Raises:
+            InvalidInputError: it is not a text, or another user than the one whose schedules these are.
+        """
+        if self._owner is not None and user_of(given) not in (None, self._owner):
+            raise InvalidInputError("user id", f"these are the schedules of {self._owner!r}, not of {given!r:.80}")
+        return user_of(given) if self._owner is None else self._owner
+
+    def _has(self, stored: Schedule) -> bool:
+        return self._owner is None or stored.user_id == self._owner
+
+    def _ours(self, stored: Schedule | None) -> Schedule | None:
+        """The schedule that a definition replaces.
+
+        Raises:
+            NotTheOwnerError: it is another user's, or no user's.
+        """
+        if stored is not None and self._owner is not None and not self._has(stored):
+            raise NotTheOwnerError("schedule", stored.schedule_id, self._owner)
+        return stored
+
+    def _there(self, stored: Schedule | None, schedule_id: ScheduleId) -> Schedule:
+        if stored is None or not self._has(stored):
+            raise ScheduleNotFoundError(schedule_id)
+        return stored
 
     async def _change(self, schedule_id: ScheduleId, change: Callable[[Schedule | None, int], Schedule]) -> Schedule:
         check_id(schedule_id, "schedule id")
@@ -167,12 +212,6 @@ def _resumed(stored: Schedule, now: int) -> Schedule:
         return stored
     is_over = stored.cron is None and stored.every_ms is None and stored.last is not None
     return replace(stored, paused=False, next_at=None if is_over else first_time(stored, now))
-
-
-def _there(stored: Schedule | None, schedule_id: ScheduleId) -> Schedule:
-    if stored is None:
-        raise ScheduleNotFoundError(schedule_id)
-    return stored
 
 
 def _checked_id(schedule_id: ScheduleId) -> ScheduleId:

@@ -50,6 +50,7 @@ def new_session(
     metadata: dict[str, str] | None,
     *,
     required: bool,
+    only_own: bool,
 ) -> NewSession:
     """What a caller specifies for a session that may not exist yet.
 
@@ -65,6 +66,7 @@ def new_session(
         tags=tags_of(tags),
         metadata=metadata_of(metadata),
         required=required,
+        only_own=only_own,
     )
 
 
@@ -104,6 +106,7 @@ class Turns:
         model: str | LLMAdapter | None,
     ) -> RunHandle[OutputT]:
         """Start the turn once, however often it is requested; if another turn is running, do as the caller says."""
+        await self._check_user(wanted)
         begun = await self.begun(agent, wanted)
         if begun is not None:
             return begun
@@ -186,7 +189,7 @@ class Turns:
             known = None if key is None else await services.store.get_run(turn.run_id)
             if known is not None:
                 return self._beginnings.handle_of(agent, known)
-            waiting = await waiting_turn(services, agent, turn)
+            waiting = await waiting_turn(services, agent, turn, wanted.new)
             if waiting is None:
                 # Another caller may be first, perhaps with the same call.
                 with suppress(ConflictError, SessionAlreadyExistsError):
@@ -212,6 +215,16 @@ class Turns:
         return QueuedRunHandle(
             self._services, agent, turn, usage=self._usage, queue=self._queue, handle_of=self._beginnings.handle_of
         )
+
+    async def _check_user(self, wanted: WantedTurn) -> None:
+        """Refuse another user's session before anything in it is taken for this turn.
+
+        Raises:
+            NotTheOwnerError: the session is not the user's.
+        """
+        if wanted.new.only_own:
+            with suppress(SessionNotFoundError):
+                wanted.new.check_user(await self._services.store.load_state(wanted.session_id))
 
     async def _waits(self, wanted: WantedTurn) -> RunId | None:
         """The id of the run that the same call has already put into the queue, if any: a repeated call means that run,

@@ -20,6 +20,7 @@ SCRIPTS = (
     "inbox",
     "live",
     "main",
+    "schedules",
     "session",
     "sessions",
     "sign-in",

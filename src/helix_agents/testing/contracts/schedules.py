@@ -103,6 +103,30 @@ class SchedulesContract(StoreContract):
         with pytest.raises(InvalidPageError):
             await store.list_schedules(offset=-1)
 
+    @proves("schedules.found")
+    async def test_the_schedules_of_a_user_are_listed_by_id_in_pages(self, store: SessionStateStore) -> None:
+        for name, user_id in (("c", "ann"), ("a", "ann"), ("b", "ben"), ("d", None), ("e", "ann"), ("f", "Ann")):
+            await store.save_schedule(_schedule(name, user_id=user_id))
+        page = await store.list_schedules(user_id="ann", offset=1, limit=1)
+        assert ([each.schedule_id for each in page.items], page.total, page.has_more) == (["c"], 3, True)
+        beyond = await store.list_schedules(user_id="ann", offset=9)
+        assert (beyond.items, beyond.total) == ((), 3)
+        await store.save_schedule(_schedule("a", user_id="ben", revision="2"), replaces="1")
+        assert [each.schedule_id for each in (await store.list_schedules(user_id="ann")).items] == ["c", "e"]
+        assert [each.schedule_id for each in (await store.list_schedules(user_id="ben")).items] == ["a", "b"]
+        for unknown in ("zoe", "%", "", "a\0b"):
+            assert (await store.list_schedules(user_id=unknown)).total == 0
+
+    @proves("schedules.deleted", "schedules.compare-and-set")
+    async def test_a_deletion_may_name_the_revision_that_it_means(self, store: SessionStateStore) -> None:
+        await store.save_schedule(_schedule(next_at=1))
+        await store.save_schedule(_schedule(revision="2", next_at=1), replaces="1")
+        assert not await store.delete_schedule("daily", revision="1")
+        assert await store.find_schedule("daily") == _schedule(revision="2", next_at=1)
+        assert await store.delete_schedule("daily", revision="2")
+        assert not await store.delete_schedule("daily", revision="2")
+        assert await store.list_due_schedules(2**40) == ()
+
     @proves("schedules.deleted")
     async def test_a_deleted_schedule_is_gone(self, store: SessionStateStore) -> None:
         await store.save_schedule(_schedule(next_at=1))

@@ -4,6 +4,7 @@ import { get, hasToken, setToken } from "./api.js";
 import { empty, fill, h, problem, spelt } from "./dom.js";
 import { setClock } from "./format.js";
 import { inbox } from "./inbox.js";
+import { schedules } from "./schedules.js";
 import { session } from "./session.js";
 import { sessions } from "./sessions.js";
 import { signIn } from "./sign-in.js";
@@ -14,6 +15,7 @@ const MOST_WAITING = 200;
 const PLACES = [
   ["sessions", "Sessions", "s"],
   ["inbox", "Inbox", "i"],
+  ["schedules", "Schedules", "c"],
   ["usage", "Usage", "u"],
 ];
 
@@ -149,8 +151,9 @@ function show() {
   else if (name === "sessions")
     fill(view, sessions({ ...context, go: (asked) => go("sessions", asked), waiting: () => waiting }));
   else if (name === "inbox") fill(view, inbox({ ...context, onCount: setWaitingCount }));
+  else if (name === "schedules") fill(view, schedules(context));
   else if (name === "usage") fill(view, usage(context));
-  else fill(view, empty("There is no such page in the console.", "There are Sessions, Inbox and Usage."));
+  else fill(view, empty("There is no such page in the console.", "There are Sessions, Inbox, Schedules and Usage."));
   nameTab();
   scrollTo(0, 0);
 }
@@ -182,7 +185,7 @@ function setTheme(name) {
 // -- keys
 
 const KEYS = [
-  ["g then s, i, u", "Sessions, Inbox, Usage"],
+  ["g then s, i, c, u", "Sessions, Inbox, Schedules, Usage"],
   ["j, k", "next or previous item in a list"],
   ["Enter", "open"],
   ["/", "open a session by its id"],
