@@ -8,9 +8,10 @@ import msgspec
 from starlette.responses import Response
 
 from helix_agents.agent.agent import AnyAgent
+from helix_agents.domain.errors import AgentAlreadyRunningError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.pending import PendingFilter, PendingState
 from helix_agents.server.a2a.tasks import Task, read_context
 from helix_agents.server.bodies import ApprovalResponse, SubmitBody, ToolResult, read_body, said
 from helix_agents.server.calls import Call
@@ -68,11 +69,15 @@ async def say(request: Request, agent: AnyAgent, wanted: Said) -> Any:
     metadata = {} if mark is None else {NOTE: {"request": mark}}
     message = said(UserMessage(content=wanted.message, id=name, metadata=metadata))
     owner = call.owner()
-    run = await call.begin(
-        lambda: call.executor.execute(
-            agent, message, session_id, user_id=owner, idempotency_key=name, only_new=session is None
+    try:
+        run = await call.begin(
+            lambda: call.executor.execute(
+                agent, message, session_id, user_id=owner, idempotency_key=name, only_new=session is None
+            )
         )
-    )
+    except AgentAlreadyRunningError as busy:
+        detail = f"The agent is still working in this session. {CONTINUE} waits for it, and {STOP} stops it."
+        raise RefusedError(409, busy.code, detail) from None
     return await followed(request, agent, request.place(run.session_id, name))
 
 
