@@ -26,7 +26,7 @@ async def opened(
 ) -> AsyncIterator[Client]:
     """A client; with `fill`, it has somebody who fills in forms."""
 
-    async def ask(_context: Any, params: types.ElicitRequestFormParams) -> types.ElicitResult:
+    async def ask(context: Any, params: Any) -> types.ElicitResult:
         found = fill(params)
         return await found if asyncio.iscoroutine(found) else found
 

@@ -1,26 +1,32 @@
 """MCP's own client, unmodified, against a live server."""
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import httpx2
 import mcp_types as types
 import pytest
 from mcp import MCPError
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, RootModel
 
 from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ask_human
 from helix_agents.llm.scripted import reply
+from helix_agents.server.mcp.serving import followed_here
 from helix_agents.testing import call
 from tests.server.agents import gate
 from tests.server.live import ANN, BEN, PATIENCE, Instance, LiveServer, agent_server, bearer, wait_until
 from tests.server.mcp_clients import BOTH, NEWER, OLDER, Raw, accept, events, last_message, opened, result_of, texts
 
 COMPANIONS = ["session__pending", "session__answer", "session__continue", "session__stop"]
+
+
+class Age(RootModel[int]):
+    root: int = Field(ge=0)
 
 
 class Line(BaseModel):
@@ -35,7 +41,7 @@ class Poem(BaseModel):
 def asks_and_writes() -> AgentServer:
     """Agents that ask a person, and one that produces more than text."""
     kind = ask_human(question="Which metre?", options=["iamb", "trochee"], name="which")
-    age = ask_human(question="How old?", answer=Annotated[int, Field(ge=0)], name="age")
+    age = ask_human(question="How old?", answer=Age, name="age")
 
     class Place(BaseModel):
         city: str
@@ -51,7 +57,8 @@ def asks_and_writes() -> AgentServer:
             agents=[
                 Agent(name="poet", description="Writes poems.", model=ScriptedModel([call("__finish__", written)]),
                       output=Poem),
-                Agent(name="curious", model=ScriptedModel([reply(calls=asked), "Thanks."]), tools=[kind, age, where, whole]),
+                Agent(name="curious", model=ScriptedModel([reply(calls=asked), "Thanks."]),
+                      tools=[kind, age, where, whole]),
             ],
         ),
         allow_unauthenticated=True,
@@ -97,7 +104,7 @@ async def test_each_agent_is_a_tool_and_has_an_address_of_its_own(server: LiveSe
 async def test_a_call_is_a_turn_that_the_next_call_continues(server: LiveServer, mode: str) -> None:
     told: list[tuple[float, str | None]] = []
 
-    async def hear(progress: float, _total: float | None, message: str | None) -> None:
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
         told.append((progress, message))
 
     async with opened(server.url, mode) as client:
@@ -317,12 +324,27 @@ def test_a_cancelled_call_interrupts_its_turn_and_can_be_continued(server: LiveS
             assert ben.post("/mcp", json=cancelled, headers=stolen).status_code == 202
         with server.client() as other:
             assert other.post("/mcp", json=cancelled, headers=raw.headers).status_code == 202
-        gate.open()
         *_, (_, last) = found
+    gate.open()
     data = last["result"]["structuredContent"]
     assert data["status"] == "stopped"
     done = result_of(raw.post(raw.call("session__continue", {"session_id": data["session_id"]}, 2)))
     assert "page 1 about tides" in done["structuredContent"]["text"]
+
+
+async def test_a_lost_connection_stops_nothing(server: LiveServer) -> None:
+    gate.shut(after=1)
+    said = {"message": "search", "idempotency_key": "a lost connection"}
+    async with opened(server.url, NEWER) as client:
+        calling = asyncio.create_task(client.call_tool("director", said))
+        await until(server, "/sessions?status=active", lambda found: found["items"])
+        # To the server, a client of this version that gives up looks like one whose connection broke.
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        gate.open()
+        done = await client.call_tool("director", said)
+    assert "page 1" in done.structured_content["text"]
 
 
 async def test_whoever_no_longer_waits_for_a_call_stops_it(server: LiveServer) -> None:
@@ -353,13 +375,14 @@ def test_while_an_agent_works_others_are_told_so(server: LiveServer, ann: httpx2
     session_id = result_of(raw.post(raw.call("director", {"message": "hello"})))["structuredContent"]["session_id"]
     gate.shut(after=1)
     with raw.stream(raw.call("director", {"message": "search", "session_id": session_id}, 2)) as response:
-        next(events(response.iter_lines()))
+        found = events(response.iter_lines())
+        next(found)
         with server.client() as other:
             busy = result_of(Raw(other).post(raw.call("director", {"message": "more", "session_id": session_id})))
         assert busy["isError"]
         assert "session__continue waits for it" in busy["content"][0]["text"]
         gate.open()
-        assert "page 1" in [*events(response.iter_lines())][-1][1]["result"]["structuredContent"]["text"]
+        assert "page 1" in [*found][-1][1]["result"]["structuredContent"]["text"]
 
 
 def test_nobody_reaches_the_sessions_of_others(server: LiveServer, ann: httpx2.Client, ben: httpx2.Client) -> None:
@@ -441,6 +464,10 @@ async def test_a_failed_turn_is_an_error_that_says_nothing_of_the_inside(server:
     assert "secret reason" not in texts(result)
 
 
+def tool_call(**params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "tools/call", "id": 1, "params": params}
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -449,18 +476,18 @@ async def test_a_failed_turn_is_an_error_that_says_nothing_of_the_inside(server:
         ({"jsonrpc": "1.0", "method": "ping", "id": 1}, 400, -32600),
         ({"jsonrpc": "2.0", "id": 1}, 400, -32600),
         ({"jsonrpc": "2.0", "method": "prompts/list", "id": 1}, 200, -32601),
-        ({"jsonrpc": "2.0", "method": "tools/call", "id": 1}, 200, -32602),
-        ({"jsonrpc": "2.0", "method": "tools/call", "id": 1, "params": {"name": "nobody"}}, 200, -32602),
-        ({"jsonrpc": "2.0", "method": "tools/call", "id": 1,
-          "params": {"name": "director", "_meta": {"progressToken": []}, "arguments": {"message": "hello"}}}, 200, -32602),
+        (tool_call(), 200, -32602),
+        (tool_call(name="nobody"), 200, -32602),
+        (tool_call(name="director", arguments=[]), 200, -32602),
+        (tool_call(name="director", arguments={"message": "hello"}, _meta={"progressToken": []}), 200, -32602),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_request_is_told_in_the_protocols_own_words(
     ann: httpx2.Client, body: Any, status: int, code: int
 ) -> None:
     raw = Raw(ann)
-    content = {"content": body} if isinstance(body, str) else {"json": body}
-    answer = ann.post("/mcp", headers={**raw.headers, "content-type": "application/json"}, **content)
+    content = body if isinstance(body, str) else json.dumps(body)
+    answer = ann.post("/mcp", headers={**raw.headers, "content-type": "application/json"}, content=content)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
@@ -608,7 +635,19 @@ def test_a_form_is_answered_and_a_call_cancelled_on_another_instance(tmp_path: P
             content = {"action": "accept", "content": {"approved": True}}
             answer = {"jsonrpc": "2.0", "id": question["id"], "result": content}
             assert two.post("/mcp", json=answer, headers=raw.headers).status_code == 202
-            assert "published r-1" in [*found][-1][1]["result"]["structuredContent"]["text"]
+            data = [*found][-1][1]["result"]["structuredContent"]
+        assert "published r-1" in data["text"]
+        gate.shut(after=1)
+        more = {"message": "search", "session_id": data["session_id"], "idempotency_key": "k"}
+        with raw.stream(raw.call("director", more, 2)) as response:
+            found = events(response.iter_lines())
+            next(found)
+            for _ in range(2):
+                # As from a process that knows nothing of the call.
+                followed_here.clear()
+                cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}
+                assert two.post("/mcp", json=cancelled, headers=raw.headers).status_code == 202
+            assert [*found][-1][1]["result"]["structuredContent"]["status"] == "stopped"
 
 
 @pytest.fixture
@@ -621,7 +660,7 @@ def test_a_client_does_not_notice_that_its_server_was_killed(tmp_path: Path, por
     store, journal, held = f"sqlite:///{tmp_path}/mcp.db", tmp_path / "journal", tmp_path / "gate"
     settings: dict[str, Any] = {
         "environment": {"HELIX_TEST_JOURNAL": str(journal), "HELIX_TEST_GATE": str(held)},
-        "arguments": ("--port", str(port)),
+        "arguments": ("--port", str(port), "--lease", "1", "--janitor", "0.2"),
     }
     results: list[types.CallToolResult] = []
 
