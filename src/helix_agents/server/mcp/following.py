@@ -30,6 +30,9 @@ from helix_agents.server.wire import to_json
 
 LOOK_SECONDS = 0.25
 """How often it is checked whether somebody has answered."""
+LOST_SECONDS = 5
+"""After how long a client looks again for a stream that broke off. Clients try only twice, and a server that died needs
+a moment to be started again."""
 
 
 class Dismissal:
@@ -219,7 +222,7 @@ class CallSource:
     def __init__(self, follower: Follower, peer: Peer, retry_seconds: int, *, is_new: bool = True) -> None:
         self._follower = follower
         self._peer = peer
-        self._retry_ms = retry_seconds * 1000
+        self._retry_seconds = retry_seconds
         self._is_new = is_new
 
     @property
@@ -228,7 +231,7 @@ class CallSource:
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         if self._is_new and self._peer.comes_back:
-            yield b"retry: %d\n%s" % (self._retry_ms, frame(b"", id=write_place(self.place)))
+            yield self._come_back_after(LOST_SECONDS)
         try:
             async with aclosing(self._follower.messages()) as messages:
                 async for message in messages:
@@ -242,7 +245,11 @@ class CallSource:
 
     def farewell(self) -> bytes:
         last = self._follower.farewell()
-        return b"" if last is None else self._frame(last)
+        return self._come_back_after(self._retry_seconds) if last is None else self._frame(last)
+
+    def _come_back_after(self, seconds: int) -> bytes:
+        """An event that says nothing but where, and when, the client is to continue if the stream ends."""
+        return b"retry: %d\n%s" % (seconds * 1000, frame(b"", id=write_place(self.place)))
 
     def _frame(self, message: Plain) -> bytes:
         name = None if self._peer.is_modern else write_place(self.place)

@@ -1,6 +1,6 @@
 """A request of a client, and the agents and sessions that it may be about."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from starlette.responses import Response
@@ -29,7 +29,7 @@ CACHED_MS = 60_000
 class RPCMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message of JSON-RPC 2.0: a request, a notification, or the answer to a question of this server."""
 
-    jsonrpc: str
+    jsonrpc: Literal["2.0"]
     method: str | None = None
     params: dict[str, Any] = {}
     id: str | int | None = None

@@ -94,7 +94,7 @@ async def _talk(call: Call, only: AnyAgent | None) -> Any:
     try:
         message = await _message(call)
         rpc_id = message.id
-        if message.method == "initialize":
+        if message.method == "initialize" and message.id is not None:
             return _initialize(message)
         peer = peer_of(call, message.method, message.params)
         is_modern = peer.is_modern
@@ -131,8 +131,8 @@ async def _message(call: Call) -> RPCMessage:
     except msgspec.ValidationError as problem:
         raise RPCError(INVALID_REQUEST, f"This is not one message of JSON-RPC 2.0: {problem}") from None
     is_answer = message.id is not None and (message.result is not None or message.error is not None)
-    if message.jsonrpc != "2.0" or (message.method is None and not is_answer):
-        raise RPCError(INVALID_REQUEST, "This is not a message of JSON-RPC 2.0.")
+    if message.method is None and not is_answer:
+        raise RPCError(INVALID_REQUEST, "A message of JSON-RPC 2.0 has a method, or an id and a result or an error.")
     return message
 
 
@@ -153,8 +153,6 @@ def _check_origin(call: Call) -> None:
 
 
 def _initialize(message: RPCMessage) -> Response:
-    if message.id is None:
-        raise RPCError(INVALID_REQUEST, "initialize is a request, and needs an id.")
     peer = introduced(message.params)
     about = {"protocolVersion": peer.version, **_about()}
     return json_response(answer(message.id, about), headers={SESSION_HEADER: peer.connection or ""})
@@ -186,8 +184,6 @@ async def _call(request: Request) -> Any:
     except msgspec.ValidationError as problem:
         raise RPCError(INVALID_PARAMS, f"params: {problem}") from None
     call = request.call
-    if request.message.id is None:
-        raise RPCError(INVALID_REQUEST, "tools/call needs an id.")
     agents = {agent.name: agent for agent in agents_at(call, request.only)}
     if params.name not in agents and params.name not in COMPANIONS:
         names = ", ".join([*agents, *COMPANIONS][:40])
