@@ -16,6 +16,8 @@ from pydantic import BaseModel, Field, RootModel
 
 from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ask_human
 from helix_agents.llm.scripted import reply
+from helix_agents.mcp_tools.tools import IDEMPOTENCY_KEY as OURS_SENDS
+from helix_agents.server.mcp.requests import IDEMPOTENCY_KEY
 from helix_agents.server.mcp.serving import followed_here
 from helix_agents.testing import call
 from tests.server.agents import gate
@@ -279,7 +281,9 @@ async def test_a_call_with_the_same_key_is_the_same_turn(server: LiveServer, mod
         more = {**session, "message": "more", "idempotency_key": "k-2"}
         again = [await client.call_tool("director", more) for _ in range(2)]
         assert again[0].structured_content == again[1].structured_content
-        meta: Any = {"helix-agents/idempotency-key": f"m {session_id}"}
+        # As agents of this library do that use the server's agents as tools.
+        assert OURS_SENDS == IDEMPOTENCY_KEY
+        meta: Any = {OURS_SENDS: f"m {session_id}"}
         ours = [await client.call_tool("director", {"message": "hello"}, meta=meta) for _ in range(2)]
         assert ours[0].structured_content == ours[1].structured_content
     assert (await read(server, f"/sessions/{session['session_id']}"))["messageCount"] == 4
@@ -392,7 +396,8 @@ def test_nobody_reaches_the_sessions_of_others(server: LiveServer, ann: httpx2.C
         _, (last, question) = next(found), next(found)
         assert question["method"] == "elicitation/create"
         answer = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": {"approved": True}}}
-        assert other.post(answer).status_code == 404
+        denied = {**answer, "result": {"action": "decline"}}
+        assert other.post(denied).status_code == 202
         assert other.come_back(last).status_code == 404
         # The same answer of the person who was asked counts.
         with server.client() as at_another:

@@ -4,7 +4,6 @@ from typing import Any, cast
 
 import msgspec
 
-from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.sessions import SessionFilter
 from helix_agents.server.calls import Call
@@ -13,12 +12,10 @@ from helix_agents.server.executor_routes import submit
 from helix_agents.server.mcp.errors import INVALID_PARAMS, RPCError
 from helix_agents.server.mcp.following import dismiss, go_on
 from helix_agents.server.mcp.names import read_asked, read_place
-from helix_agents.server.mcp.peers import MODERN, Peer
 from helix_agents.server.mcp.requests import (
     MOST_LISTED,
     NOTE,
     Request,
-    RPCMessage,
     agents_at,
     mark_of,
     session_at,
@@ -29,13 +26,19 @@ from helix_agents.server.mcp.serving import check_stream, followed, followed_her
 from helix_agents.server.mcp.waiting import Plain, Waiting, waiting_in
 
 
-async def hear(call: Call, only: AnyAgent | None, message: RPCMessage) -> None:
-    """Take the answer to a question that this server asked, on whichever instance."""
+async def hear(request: Request) -> None:
+    """Take the answer to a question that this server asked, on whichever instance.
+
+    An answer to what nobody asked, or asked somebody else, is not heard. To its sender, it looks like any other.
+    """
+    call, message = request.call, request.message
     asked = read_asked(message.id)
     if asked is None:
         return
-    request = Request(call, Peer(version=MODERN), message, only)
-    _, agent = await session_at(request, asked.session_id)
+    try:
+        _, agent = await session_at(request, asked.session_id)
+    except RefusedError:
+        return
     rows = await call.waiting(asked.session_id)
     waiting = await waiting_in(call, tuple(row for row in rows if row.tool_call_id == asked.tool_call_id))
     for each in waiting:
@@ -85,27 +88,28 @@ async def brought_back(request: Request, state: str, responses: dict[str, dict[s
     return await followed(request, agent, new, next((note for note in left.values() if note), None))
 
 
-async def cancel(call: Call, only: AnyAgent | None, peer: Peer, message: RPCMessage) -> None:
+async def cancel(request: Request) -> None:
     """Stop the turn of a request that is still waited for."""
-    if peer.connection is None:
+    call, connection = request.call, request.peer.connection
+    if connection is None:
         return
-    mark = mark_of(call, peer.connection, message.params.get("requestId"))
-    request = Request(call, peer, message, only)
+    mark = mark_of(call, connection, request.message.params.get("requestId"))
     found = followed_here.get(mark)
     if found is not None:
         agent, task = await turn_of(request, found.place.session_id)
         if task.asked_id == found.place.asked_id:
             await interrupt(call, agent, task)
         return
-    for session_id in await _recent(call, request):
+    for session_id in await _recent(request):
         agent, task = await turn_of(request, session_id)
         if task.asked.metadata.get(NOTE) == {"request": mark}:
             await interrupt(call, agent, task)
             return
 
 
-async def _recent(call: Call, request: Request) -> list[SessionId]:
-    """The caller's sessions in which something may be going on; another instance follows it."""
+async def _recent(request: Request) -> list[SessionId]:
+    """The caller's sessions in which something may be going on, which another instance follows."""
+    call = request.call
     where = SessionFilter(user_id=call.owner(), statuses=("active",), roots_only=True)
     page = await call.executor.sessions.list(where, limit=MOST_LISTED)
     here = {agent.name for agent in agents_at(call, request.only)}

@@ -96,14 +96,14 @@ async def _talk(call: Call, only: AnyAgent | None) -> Any:
         rpc_id = message.id
         if message.method == "initialize" and message.id is not None:
             return _initialize(message)
-        peer = peer_of(call, message.method, message.params)
-        is_modern = peer.is_modern
+        request = Request(call, peer_of(call, message.method, message.params), message, only)
+        is_modern = request.peer.is_modern
         if message.method is None:
-            await hear(call, only, message)
+            await hear(request)
             return Response(status_code=202)
         if message.id is None:
             if message.method == "notifications/cancelled" and not is_modern:
-                await cancel(call, only, peer, message)
+                await cancel(request)
             return Response(status_code=202)
         method = _METHODS.get(message.method)
         if method is None:
@@ -111,7 +111,7 @@ async def _talk(call: Call, only: AnyAgent | None) -> Any:
             raise RPCError(
                 METHOD_NOT_FOUND, f"Unknown method {message.method[:80]!r}. This server has {names}.", status=404
             )
-        return await method(Request(call, peer, message, only))
+        return await method(request)
     except RPCError as problem:
         # To an older client, a 404 says that its connection is gone.
         is_envelope = problem.code in (PARSE_ERROR, INVALID_REQUEST)
