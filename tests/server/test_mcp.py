@@ -15,8 +15,10 @@ from mcp import MCPError
 from pydantic import BaseModel, Field, RootModel
 
 from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ask_human
+from helix_agents.domain.chunks import StepCommitted, StepDiscarded, TextDelta, ToolStart
 from helix_agents.llm.scripted import reply
 from helix_agents.mcp_tools.tools import IDEMPOTENCY_KEY as OURS_SENDS
+from helix_agents.server.mcp.progress import Progress
 from helix_agents.server.mcp.requests import IDEMPOTENCY_KEY
 from helix_agents.server.mcp.serving import followed_here
 from helix_agents.testing import call
@@ -100,6 +102,23 @@ async def test_each_agent_is_a_tool_and_has_an_address_of_its_own(server: LiveSe
         assert [tool.name for tool in others] == COMPANIONS
         with pytest.raises(MCPError, match="Unknown tool 'curious'"):
             await client.call_tool("curious", {"message": "hello"})
+
+
+def test_progress_is_told_in_pieces_that_can_be_read() -> None:
+    head: dict[str, Any] = {"session_id": "s", "run_id": "r", "agent_type": "a"}
+    progress = Progress()
+
+    def told(*chunks: Any) -> list[str]:
+        return [message for chunk in chunks if (message := progress.feed(chunk)) is not None]
+
+    words = [TextDelta(delta=delta, **head) for delta in ("One ", "two.", "\n", "x" * 40, "y" * 40, "rest")]
+    assert told(*words) == ["One two.", "x" * 40 + "y" * 40]
+    assert told(ToolStart(tool_call_id="c", tool_name="search", **head)) == ["rest\nRunning search."]
+    assert told(TextDelta(delta="no", **head), StepDiscarded(discarded_from=1, **head)) == [
+        "Starting the last step over."
+    ]
+    assert told(TextDelta(delta="yes", **head), StepCommitted(**head)) == ["yes"]
+    assert told(TextDelta(delta="below\n", parent_tool_call_id="c", **head)) == []
 
 
 @pytest.mark.parametrize("mode", BOTH)

@@ -43,13 +43,13 @@ class Dismissal:
         self.note: str | None = None
 
 
-_dismissals: WeakValueDictionary[tuple[SessionId, ToolCallId], Dismissal] = WeakValueDictionary()
+_dismissals: WeakValueDictionary[Asked, Dismissal] = WeakValueDictionary()
 """The questions that clients of this instance are shown."""
 
 
-def dismiss(session_id: SessionId, tool_call_id: ToolCallId, note: str | None = None) -> None:
-    """Tell those who wait for an answer to this question that this client gives none."""
-    found = _dismissals.get((session_id, tool_call_id))
+def dismiss(asked: Asked, note: str | None = None) -> None:
+    """Record that a question gets no answer from the client that was asked."""
+    found = _dismissals.get(asked)
     if found is not None:
         found.is_set, found.note = True, note
 
@@ -192,10 +192,15 @@ class Follower:
         known = (*self.place.asked, *(row.tool_call_id for row in new))
         self.place = msgspec.structs.replace(self.place, asked=known)
         for row in task.waiting:
-            key = (self.session_id, row.tool_call_id)
-            self._open.setdefault(row.tool_call_id, _dismissals.setdefault(key, Dismissal()))
-        names = [write_asked(Asked(session_id=self.session_id, tool_call_id=each.row.tool_call_id)) for each in asked]
-        return [{"jsonrpc": "2.0", "id": name, **elicitation(each)} for name, each in zip(names, asked, strict=True)]
+            known_here = _dismissals.setdefault(self._question(row.tool_call_id), Dismissal())
+            self._open.setdefault(row.tool_call_id, known_here)
+        return [
+            {"jsonrpc": "2.0", "id": write_asked(self._question(each.row.tool_call_id)), **elicitation(each)}
+            for each in asked
+        ]
+
+    def _question(self, tool_call_id: ToolCallId) -> Asked:
+        return Asked(session_id=self.session_id, tool_call_id=tool_call_id, follower=self.place.follower)
 
     async def _until_answered(self, task: Task) -> None:
         """Wait until something about the waiting calls changes, wherever it is answered."""

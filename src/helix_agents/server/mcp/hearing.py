@@ -44,7 +44,7 @@ async def hear(request: Request) -> None:
     for each in waiting:
         note = await submitted(call, asked.session_id, each, message.result)
         if note is not None:
-            dismiss(asked.session_id, asked.tool_call_id, note or None)
+            dismiss(asked, note or None)
     await go_on(call, agent, asked.session_id)
 
 

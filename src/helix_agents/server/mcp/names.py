@@ -20,7 +20,8 @@ class Place(Record):
     """A call of a client, and how far the client has read what it was sent about it.
 
     `asked_id` is the message that the call said, and `cursor` the last chunk that the client was told of. `asked` are
-    the waiting calls about which the client has been asked.
+    the waiting calls about which the client has been asked. `follower` tells the questions of this client from those of
+    others about the same calls.
     """
 
     session_id: SessionId
@@ -29,6 +30,7 @@ class Place(Record):
     progress_token: str | int | None = None
     cursor: int | None = None
     asked: tuple[ToolCallId, ...] = ()
+    follower: str = ""
 
 
 class Asked(Record):
@@ -36,6 +38,7 @@ class Asked(Record):
 
     session_id: SessionId
     tool_call_id: ToolCallId
+    follower: str
 
 
 def write_place(place: Place) -> str:

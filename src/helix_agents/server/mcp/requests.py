@@ -1,6 +1,7 @@
 """A request of a client, and the agents and sessions that it may be about."""
 
 from typing import Any, Literal
+from uuid import uuid4
 
 import msgspec
 from starlette.responses import Response
@@ -81,6 +82,7 @@ class Request:
             asked_id=asked_id,
             rpc_id=self.message.id,
             progress_token=self.meta.progress_token,
+            follower=uuid4().hex,
         )
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import AgentAlreadyRunningError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingFilter, PendingState
@@ -38,33 +39,27 @@ from helix_agents.server.mcp.waiting import Plain, Waiting, waiting_in
 async def say(request: Request, agent: AnyAgent, wanted: Said) -> Any:
     """Say something to an agent. A request that is repeated finds the turn that it started."""
     call = request.call
-    if wanted.session_id is not None:
-        session, owner_agent = await session_at(request, wanted.session_id)
-        if owner_agent.name != agent.name:
-            raise RefusedError(
-                409, "agent_mismatch", f"This session is with {owner_agent.name}; call that tool to continue it."
-            )
-    else:
-        session = None
     check_stream(request)
-    key = wanted.idempotency_key or request.meta.key
-    mark = request.request_mark
+    key, mark = wanted.idempotency_key or request.meta.key, request.request_mark
     name = call.checked(key, "idempotency key") if key is not None else f"mcp_{mark or uuid4().hex}"
-    session_id = session.session_id if session is not None else None
-    if session_id is None and (key is not None or mark is not None):
+    if wanted.session_id is not None:
+        session_id = await _session_with(request, agent, wanted.session_id)
+    elif key is not None or mark is not None:
+        # A request that is sent again finds the session that it started.
         session_id = f"mcp_{digest(call.principal.user_id, agent.name, name)}"
-        session = await call.find_session(session_id)
-    if session is not None and session_id is not None:
+    else:
+        session_id = None
+    if session_id is not None and await call.find_session(session_id) is not None:
         context = await read_context(call, session_id)
         if context.find(name) is not None:
             return await followed(request, agent, request.place(session_id, name))
         if context.waiting:
-            waiting = await waiting_in(call, context.waiting)
+            waiting = ", ".join(row.tool_name for row in context.waiting)
             raise RefusedError(
                 409,
                 "still_waiting",
-                f"This session waits for an answer to {', '.join(each.row.tool_name for each in waiting)}. Answer with "
-                f"{ANSWER}, or give it up with {STOP}, before you say something else.",
+                f"This session waits for an answer to {waiting}. Answer with {ANSWER}, or give it up with {STOP}, "
+                "before you say something else.",
             )
     metadata = {} if mark is None else {NOTE: {"request": mark}}
     message = said(UserMessage(content=wanted.message, id=name, metadata=metadata))
@@ -77,6 +72,20 @@ async def say(request: Request, agent: AnyAgent, wanted: Said) -> Any:
         detail = f"The agent is still working in this session. {CONTINUE} waits for it, and {STOP} stops it."
         raise RefusedError(409, busy.code, detail) from None
     return await followed(request, agent, request.place(run.session_id, name))
+
+
+async def _session_with(request: Request, agent: AnyAgent, session_id: SessionId) -> SessionId:
+    """A session of the caller with this agent.
+
+    Raises:
+        RefusedError: there is none, or it is with another agent.
+    """
+    session, its_agent = await session_at(request, session_id)
+    if its_agent.name != agent.name:
+        raise RefusedError(
+            409, "agent_mismatch", f"This session is with {its_agent.name}; call that tool to continue it."
+        )
+    return session.session_id
 
 
 async def _pending(request: Request, arguments: Plain) -> Response:
