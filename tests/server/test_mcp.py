@@ -114,10 +114,10 @@ def test_progress_is_told_in_pieces_that_can_be_read() -> None:
     words = [TextDelta(delta=delta, **head) for delta in ("One ", "two.", "\n", "x" * 40, "y" * 40, "rest")]
     assert told(*words) == ["One two.", "x" * 40 + "y" * 40]
     assert told(ToolStart(tool_call_id="c", tool_name="search", **head)) == ["rest\nRunning search."]
-    assert told(TextDelta(delta="no", **head), StepDiscarded(discarded_from=1, **head)) == [
-        "Starting the last step over."
-    ]
-    assert told(TextDelta(delta="yes", **head), StepCommitted(**head)) == ["yes"]
+    discarded = StepDiscarded(from_sequence=1, to_sequence=2, **head)
+    assert told(TextDelta(delta="no", **head), discarded) == ["Starting the last step over."]
+    committed = StepCommitted(step_id="s", checkpoint_id="c", message_count=2, **head)
+    assert told(TextDelta(delta="yes", **head), committed) == ["yes"]
     assert told(TextDelta(delta="below\n", parent_tool_call_id="c", **head)) == []
 
 
