@@ -64,7 +64,8 @@ def test_nobody_passes_without_a_name(server: LiveServer, method: str, path: str
             method, path.replace("{sessionId}", "s"), headers=headers, params={"sessionId": "s"}
         )
     assert response.status_code == 401
-    told = response.json()["error"] if path.startswith("/v1/") else response.json()
+    told = response.json()["error"] if path.startswith(("/v1/", "/mcp")) else response.json()
+    told = told["data"] if path.startswith("/mcp") else told
     assert told["code"] == "unauthenticated"
     assert response.headers["www-authenticate"] == "Bearer"
 
@@ -763,8 +764,9 @@ def test_pages_of_other_sites_get_nothing_unless_they_are_named() -> None:
         allowed = client.options("/chat", headers=asking)
         assert (allowed.status_code, allowed.headers["access-control-allow-headers"]) == (200, asked)
         assert allowed.headers["access-control-allow-origin"] == "https://pages.example"
-        # When to come back, they may know too.
-        assert client.get("/healthz", headers=site).headers["access-control-expose-headers"] == "retry-after"
+        # When to come back, they may know too, and the name under which an MCP client goes on.
+        shown = client.get("/healthz", headers=site).headers["access-control-expose-headers"]
+        assert shown == "retry-after, mcp-session-id"
         other = client.options("/chat", headers={**asking, "origin": "https://evil.example"})
         assert "access-control-allow-origin" not in other.headers
 

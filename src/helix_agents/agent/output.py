@@ -49,6 +49,11 @@ class OutputType(Generic[OutputT]):
         """The `__finish__` tool as the model sees it."""
         return ToolSpec(name=FINISH_TOOL, description=_DESCRIPTION, parameters=self._parameters, strict=strict)
 
+    @property
+    def stored_schema(self) -> dict[str, JSON]:
+        """The JSON schema of the output in the form it is stored."""
+        return self._adapter.json_schema(by_alias=False)
+
     def parse(self, arguments: Mapping[str, JSON] | str) -> JSON:
         """The output in the arguments of `__finish__`, in the form it is stored.
 

@@ -132,7 +132,8 @@ class AgentServer(Generic[ExecutorT_co]):
             )
         else:
             self._host(cast("AgentExecutor", executor))
-        middleware = [_cors(_origins(cors_origins))] if cors_origins else []
+        self._origins = tuple(_origins(cors_origins))
+        middleware = [_cors(self._origins)] if self._origins else []
         self._app = Starlette(
             routes=[
                 *(_route(operation, self._guarded(operation.handler, operation.errors)) for operation in OPERATIONS),
@@ -266,6 +267,7 @@ class AgentServer(Generic[ExecutorT_co]):
             owed=self._owed,
             entry_agents=self._agents or frozenset(),
             open_to_all=self._authenticate is None,
+            origins=self._origins,
         )
 
     async def _principal(self, request: Request) -> Principal:
@@ -374,7 +376,7 @@ def _route(operation: Operation, endpoint: Callable[[Request], Awaitable[Any]]) 
     return route
 
 
-def _cors(origins: list[str]) -> Middleware:
+def _cors(origins: Sequence[str]) -> Middleware:
     return Middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -382,7 +384,7 @@ def _cors(origins: list[str]) -> Middleware:
         # The origin decides which pages may call. Headers in which client libraries describe themselves, a dozen in
         # OpenAI's case, are not a matter of trust.
         allow_headers=["*"],
-        expose_headers=["retry-after"],
+        expose_headers=["retry-after", "mcp-session-id"],
     )
 
 

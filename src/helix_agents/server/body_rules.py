@@ -14,6 +14,7 @@ from helix_agents.server.bodies import (
     ToolResult,
 )
 from helix_agents.server.chat.inputs import MOST_PARTS, ChatBody
+from helix_agents.server.mcp.requests import RPCMessage
 
 _NULL: dict[str, Any] = {"type": "null"}
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -91,6 +92,11 @@ RULES: dict[type, dict[str, Any]] = {
         _with(("message",), message=_UI_MESSAGE),
         # Only the last message of a history is read, and it has to be such a message.
         _with(("messages",), message=_NULL, messages={"type": "array", "minItems": 1}),
+    ),
+    RPCMessage: _one_of(
+        _with(("method",), method=_TEXT),
+        _with(("id", "result"), id={"type": ["string", "integer"]}, result={"type": "object"}),
+        _with(("id", "error"), id={"type": ["string", "integer"]}, error={"type": "object"}),
     ),
 }
 """The rules by the type of the body."""

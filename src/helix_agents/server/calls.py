@@ -74,7 +74,7 @@ class Call:
     """A request whose caller is known.
 
     `entry_agents` are the agents it may start a session with. With `open_to_all` there is no authentication, and
-    sessions belong to everybody.
+    sessions belong to everybody. `origins` are the sites whose pages may call.
     """
 
     request: Request
@@ -84,6 +84,7 @@ class Call:
     owed: OwedEnds
     entry_agents: frozenset[str]
     open_to_all: bool = False
+    origins: tuple[str, ...] = ()
 
     # -- what it says
 

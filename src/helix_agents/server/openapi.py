@@ -139,6 +139,8 @@ def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         answer = {"schema": schemas[_key(operation.answer)]}
         events = {"text/event-stream": {"schema": EVENT}} if operation.may_stream else {}
         responses["200"] = {"description": "Success.", "content": {"application/json": answer, **events}}
+    if operation.may_be_accepted:
+        responses["202"] = {"description": "Accepted."}
     if operation.may_be_empty:
         responses["204"] = {"description": "No content."}
     refused = {"schema": schemas[_key(operation.errors.body)]}

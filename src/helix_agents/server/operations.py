@@ -51,6 +51,9 @@ from helix_agents.server.calls import LARGEST, Call
 from helix_agents.server.chat import routes as chat
 from helix_agents.server.chat.inputs import ChatBody
 from helix_agents.server.errors import OURS, ErrorShape
+from helix_agents.server.mcp import routes as mcp
+from helix_agents.server.mcp.errors import MCP_ERRORS
+from helix_agents.server.mcp.requests import RPCMessage
 from helix_agents.server.openai import routes as responses
 from helix_agents.server.openai.answers import (
     OPENAI_ERRORS,
@@ -77,7 +80,8 @@ class Parameter:
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """One route. `answer` is the record that it returns on success, `stream` for server-sent events, or None for no
-    content. A route that `may_stream` returns a record or a stream, whichever the caller asks for."""
+    content. A route that `may_stream` returns a record or a stream, whichever the caller asks for. One that
+    `may_be_accepted` has nothing to say to some messages."""
 
     method: Literal["GET", "POST", "PUT", "DELETE"]
     path: str
@@ -88,6 +92,7 @@ class Operation:
     refusals: tuple[int, ...] = ()
     may_be_empty: bool = False
     may_stream: bool = False
+    may_be_accepted: bool = False
     errors: ErrorShape = OURS
     tag: str = "executor"
 
@@ -112,6 +117,12 @@ LAST_EVENT = Parameter(
     schema={"type": "string", "pattern": "^[0-9]{0,17}$"},
     place="header",
     description="The id of the last event that the reader received; the stream continues after it, on any instance.",
+)
+LAST_MCP_EVENT = Parameter(
+    name="Last-Event-ID",
+    schema={"type": "string"},
+    place="header",
+    description="The id of the last event that the client received. Without it, there is nothing to read.",
 )
 FROM = Parameter(
     name="fromSequence", schema=_WHOLE, description="Like Last-Event-ID, for a reader that cannot set headers."
@@ -226,6 +237,23 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET", path="/.well-known/agent-card.json", handler=cards.server_card, answer=cards.AgentCard,
         refusals=(404,), tag="a2a",
+    ),
+    Operation(
+        method="POST", path="/mcp", handler=mcp.talk_to_agents, body=RPCMessage, answer=mcp.RPCAnswer,
+        may_stream=True, may_be_accepted=True, refusals=(*_IN_BODY, 404, 409, 429), errors=MCP_ERRORS, tag="mcp",
+    ),
+    Operation(
+        method="POST", path="/mcp/{agent}", handler=mcp.talk_to_agent, body=RPCMessage, answer=mcp.RPCAnswer,
+        may_stream=True, may_be_accepted=True, parameters=(AGENT_PATH,), refusals=(*_IN_BODY, 404, 409, 429),
+        errors=MCP_ERRORS, tag="mcp",
+    ),
+    Operation(
+        method="GET", path="/mcp", handler=mcp.continue_stream, answer=STREAM, parameters=(LAST_MCP_EVENT,),
+        refusals=(400, 404, 405, 429), errors=MCP_ERRORS, tag="mcp",
+    ),
+    Operation(
+        method="GET", path="/mcp/{agent}", handler=mcp.continue_stream_of_agent, answer=STREAM,
+        parameters=(AGENT_PATH, LAST_MCP_EVENT), refusals=(400, 404, 405, 429), errors=MCP_ERRORS, tag="mcp",
     ),
     Operation(
         method="POST", path="/v1/responses", handler=responses.create_response, body=CreateResponse,

@@ -15,9 +15,9 @@ FAREWELL_SECONDS = 1.0
 BATCH_BYTES = 65_536
 
 
-def frame(data: bytes, *, id: int | None = None, event: str | None = None) -> bytes:
+def frame(data: bytes, *, id: int | str | None = None, event: str | None = None) -> bytes:
     """One event. `data` is JSON without line breaks, which JSON encoders never write outside of strings."""
-    head = b"" if id is None else b"id: %d\n" % id
+    head = b"" if id is None else b"id: %s\n" % str(id).encode()
     named = b"" if event is None else b"event: %s\n" % event.encode()
     return b"%s%sdata: %s\n\n" % (head, named, data)
 

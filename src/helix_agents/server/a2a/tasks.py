@@ -17,6 +17,7 @@ from helix_agents.domain.messages import AssistantMessage, File, Image, Part, Te
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.records import JSON
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.engine.requests.snapshot import SessionSnapshot
@@ -146,12 +147,23 @@ class Task:
 
     def output(self) -> list[Plain]:
         """The agent's typed output, once it exists."""
-        output = self.run.output if self.run is not None and self.state == "TASK_STATE_COMPLETED" else None
-        replies = self._replies()
-        if self.run is None or output is None or (replies and output == replies[-1].text):
+        output = self.typed_output
+        if self.run is None or output is None:
             return []
         part = {"data": output, "mediaType": "application/json"}
         return [{"artifactId": f"{self.run.run_id}.output", "name": "output", "parts": [part]}]
+
+    @property
+    def typed_output(self) -> JSON:
+        """What the agent produced, if that is more than what it said last; None before it is over."""
+        output = self.run.output if self.run is not None and self.state == "TASK_STATE_COMPLETED" else None
+        replies = self._replies()
+        return None if replies and output == replies[-1].text else output
+
+    @property
+    def last_text(self) -> str:
+        """What the agent said last, in a message that is complete."""
+        return next((reply.text for reply in reversed(self._replies()) if reply.text), "")
 
     def _replies(self) -> list[AssistantMessage]:
         return [] if self.turn is None else _replies_in(self.turn)

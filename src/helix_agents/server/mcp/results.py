@@ -1,0 +1,81 @@
+"""What became of a turn, as the result of a tool: words for the client's model, and data for its program."""
+
+from typing import Any
+
+from helix_agents.server.a2a.tasks import Task
+from helix_agents.server.calls import Call
+from helix_agents.server.errors import RefusedError, sentence_for
+from helix_agents.server.mcp.tools import ANSWER, CONTINUE, Status
+from helix_agents.server.mcp.waiting import Plain, Waiting, waiting_in
+from helix_agents.server.wire import as_text
+
+_STATUSES: dict[str, Status] = {
+    "TASK_STATE_SUBMITTED": "running",
+    "TASK_STATE_WORKING": "running",
+    "TASK_STATE_INPUT_REQUIRED": "waiting",
+    "TASK_STATE_COMPLETED": "completed",
+    "TASK_STATE_FAILED": "failed",
+    "TASK_STATE_CANCELED": "stopped",
+}
+
+
+def tool_result(texts: list[str], data: Any = None, *, is_error: bool = False) -> Plain:
+    """A result of a tool, in the protocol's form."""
+    content = [{"type": "text", "text": text} for text in texts if text]
+    told = {} if data is None else {"structuredContent": data}
+    return {"content": content, **told, "isError": is_error, "resultType": "complete"}
+
+
+def refused_result(refusal: RefusedError) -> Plain:
+    """A refusal that the client's model can do something about."""
+    return tool_result([refusal.detail], is_error=True)
+
+
+async def outcome(call: Call, agent_name: str, task: Task, note: str | None = None) -> Plain:
+    """What became of a turn. `note` says why something that was answered still waits."""
+    waiting = await waiting_in(call, task.waiting)
+    return _outcome(agent_name, task, waiting, note)
+
+
+def still_running(session_id: str, agent_name: str) -> Plain:
+    """The result for a client that cannot be kept waiting: this instance shuts down."""
+    data: Plain = {"session_id": session_id, "agent": agent_name, "status": "running", "text": ""}
+    return tool_result([_RUNNING, _place(session_id, agent_name)], data)
+
+
+_RUNNING = f"The agent is still working. {CONTINUE} waits for it."
+
+
+def _outcome(agent_name: str, task: Task, waiting: list[Waiting], note: str | None) -> Plain:
+    status = _STATUSES[task.state]
+    said = task.last_text
+    data: Plain = {"session_id": task.session_id, "agent": agent_name, "status": status, "text": said}
+    texts = [said]
+    if status == "completed" and (made := task.typed_output) is not None:
+        data["output"] = made
+        texts = [as_text(made)]
+    if status == "waiting":
+        data["pending"] = [each.shown() for each in waiting]
+        texts += [note or "", *map(_asked, waiting)]
+    if status == "running":
+        texts.append(_RUNNING)
+    if status == "stopped":
+        can_go_on = task.run is not None and task.run.status == "interrupted"
+        texts.append("The turn was stopped." + (f" {CONTINUE} continues it." if can_go_on else ""))
+    if status == "failed":
+        code = (task.run.completion_reason if task.run is not None else None) or "failed"
+        data["error"] = {"code": code, "message": sentence_for(code)}
+        texts.append(f"{sentence_for(code)} ({code})")
+    return tool_result([*texts, _place(task.session_id, agent_name)], data, is_error=status == "failed")
+
+
+def _place(session_id: str, agent_name: str) -> str:
+    """For the model behind a client that shows it only texts: without the id it cannot continue."""
+    return f'(session_id: "{session_id}"; pass it to {agent_name} to continue this conversation.)'
+
+
+def _asked(waiting: Waiting) -> str:
+    row = waiting.row
+    answered = "approved: true or false, as the user decides" if waiting.is_approval else "result"
+    asked = f"This waits for an answer: {waiting.question()}"
+    return f'{asked}\nAnswer with {ANSWER}: tool_call_id "{row.tool_call_id}", and {answered}.'

@@ -1,0 +1,55 @@
+"""How a client gets to know what became of a turn: as a stream, or as one answer at its end."""
+
+import asyncio
+from typing import Any
+from weakref import WeakValueDictionary
+
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.server.calls import json_response
+from helix_agents.server.mcp.errors import answer
+from helix_agents.server.mcp.following import CallSource, Follower
+from helix_agents.server.mcp.names import Place
+from helix_agents.server.mcp.requests import Request, accepts_stream
+from helix_agents.server.mcp.results import still_running
+
+
+def check_stream(request: Request) -> None:
+    """Refuse a call before it starts anything, if its client could not be told what became of it."""
+    request.call.gate.check_stream(request.call.principal)
+
+
+followed_here: WeakValueDictionary[str, CallSource] = WeakValueDictionary()
+"""The calls that clients of this instance follow, by their requests."""
+
+
+async def followed(request: Request, agent: AnyAgent, place: Place, note: str | None = None) -> Any:
+    """Answer a call of a tool with what becomes of a turn."""
+    call = request.call
+    run = await call.executor.get_handle(agent, place.session_id)
+    if accepts_stream(call):
+        follower = Follower(call, request.peer, agent, place, note)
+        source = CallSource(follower, request.peer, call.gate.limits.retry_after_seconds)
+        if (mark := request.request_mark) is not None:
+            followed_here[mark] = source
+        return call.stream(source, run=run)
+    follower = Follower(call, request.peer, agent, place, note)
+    with call.gate.place(call.principal, run):
+        resting = asyncio.create_task(follower.rest())
+        await asyncio.wait((resting, call.gate.leaving.future()), return_when=asyncio.FIRST_COMPLETED)
+        if resting.done():
+            return json_response(resting.result())
+        resting.cancel()
+        await asyncio.wait((resting,))
+    left = follower.farewell() or answer(place.rpc_id, still_running(place.session_id, agent.name))
+    return json_response(left)
+
+
+async def followed_again(request: Request, agent: AnyAgent, place: Place) -> Any:
+    """Continue a stream from a place in it."""
+    call = request.call
+    run = await call.executor.get_handle(agent, place.session_id)
+    follower = Follower(call, request.peer, agent, place)
+    source = CallSource(follower, request.peer, call.gate.limits.retry_after_seconds, is_new=False)
+    if (mark := request.request_mark) is not None:
+        followed_here[mark] = source
+    return call.stream(source, run=run)
