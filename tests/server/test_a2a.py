@@ -31,6 +31,7 @@ from a2a.utils.errors import (
 from google.protobuf.json_format import MessageToDict
 
 from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ask_human
+from helix_agents.server.calls import Call
 from helix_agents.testing import call
 from tests.server.agents import gate
 from tests.server.held import HeldStore, held_server
@@ -481,6 +482,21 @@ async def test_to_cancel_a_task_never_stops_the_one_after_it() -> None:
         gate.open()
         ended = await listed(client, "c", lambda tasks: all(task.status.state not in (1, 2) for task in tasks))
         assert {task.id: task.status.state for task in ended} == {first.id: 3, second.id: 3}
+
+
+async def test_a_first_message_that_is_sent_twice_at_once_is_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, told = Call.begin, list[Task]()
+
+    async def overtaken(call: Call, starting: Any) -> Any:
+        monkeypatch.setattr(Call, "begin", begin)
+        told.append(await sent(client, says("hello", "m-1", "c")))
+        return await begin(call, starting)
+
+    async with on_a_held_store() as (_, client):
+        monkeypatch.setattr(Call, "begin", overtaken)
+        told.append(await sent(client, says("hello", "m-1", "c")))
+        assert {task.id for task in told} == {task.id for task in await listed(client, "c", bool)}
+        assert len(told) == 2
 
 
 async def test_a_task_is_never_lost_between_the_queue_and_the_conversation() -> None:

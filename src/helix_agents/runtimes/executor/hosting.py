@@ -257,6 +257,7 @@ class AgentExecutor(Protocol):
         metadata: dict[str, str] | None = None,
         idempotency_key: str | None = None,
         only_new: bool = False,
+        only_own: bool = False,
         if_running: IfRunning = "reject",
     ) -> HostedRun:
         """Start a turn, in a new session or as the next one of an existing session. Of many concurrent callers, one
@@ -264,15 +265,16 @@ class AgentExecutor(Protocol):
 
         The turn is stored when this returns, and continues whatever happens to its caller. If its process dies,
         `recover` continues it. With an `idempotency_key`, repeating the call returns the handle of the turn that the
-        first call started. With `only_new`, an existing session is left alone. With `branch`, the session starts as a
-        copy of another one. If a turn is running, `if_running` decides whether the new turn is refused, waits for it,
-        or stops it.
+        first call started. With `only_new`, an existing session is left alone; with `only_own`, one that does not
+        belong to `user_id`. With `branch`, the session starts as a copy of another one. If a turn is running,
+        `if_running` decides whether the new turn is refused, waits for it, or stops it.
 
         Raises:
             AgentAlreadyRunningError: the session has a running turn.
             QueueFullError: too many turns are waiting already.
             AgentMismatchError: the session was started with another agent.
             NotARootSessionError: the session is driven by its parent.
+            NotTheOwnerError: the session belongs to another user, and `only_own` was given.
             SessionAlreadyExistsError: the session was to be new, or a branch, but already exists.
             InvalidInputError: an argument is not what it should be.
             ExecutorClosedError: this process starts no more turns.

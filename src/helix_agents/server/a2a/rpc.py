@@ -246,7 +246,7 @@ async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
             session_id,
             user_id=owner,
             idempotency_key=message.message_id,
-            only_new=session is None,
+            only_own=True,
             if_running="enqueue",
         )
     )

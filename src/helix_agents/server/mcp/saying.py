@@ -66,7 +66,9 @@ async def say(request: Request, agent: AnyAgent, wanted: Said) -> Any:
     owner = call.owner()
     try:
         run = await call.begin(
-            lambda: call.executor.execute(agent, message, session_id, user_id=owner, idempotency_key=name)
+            lambda: call.executor.execute(
+                agent, message, session_id, user_id=owner, idempotency_key=name, only_own=True
+            )
         )
     except AgentAlreadyRunningError as busy:
         detail = f"The agent is still working in this session. {CONTINUE} waits for it, and {STOP} stops it."

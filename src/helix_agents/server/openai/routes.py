@@ -304,6 +304,7 @@ class Entry:
                 user_id=owner,
                 idempotency_key=self._key,
                 only_new=is_new,
+                only_own=True,
                 if_running="enqueue" if self._body.background and self._body.conversation is not None else "reject",
             )
         )
