@@ -55,9 +55,9 @@ def test_a_message_to_a_session_at_work_is_refused_queued_or_answered_instead(
     assert stopped["outcome"] == "interrupt_set"
     assert result(ann, session_id, runId=first["runId"])["status"] == "running"
     instead = execute(ann, session_id, "hello", ifRunning="interrupt").json()
+    assert result(ann, session_id, runId=first["runId"], wait=20)["status"] == "interrupted"
     gate.open()
     assert result(ann, session_id, runId=instead["runId"], wait=20)["output"] == "You said: hello. And so on. "
-    assert result(ann, session_id, runId=first["runId"])["status"] == "interrupted"
 
 
 def test_what_a_run_came_to_is_told_however_it_ended(ann: httpx2.Client, session_id: str) -> None:
@@ -85,8 +85,8 @@ def test_only_the_run_that_is_meant_is_stopped(ann: httpx2.Client, session_id: s
         assert (missing.status_code, missing.json()["code"]) == (404, "run_not_found")
     told = ann.post("/abort", json={"sessionId": session_id, "runId": second["runId"]}).json()
     assert told == {"outcome": "interrupt_set", "runId": second["runId"]}
-    gate.open()
     assert result(ann, session_id, wait=20)["status"] == "failed"
+    gate.open()
 
 
 def test_the_stream_of_one_run_begins_and_ends_with_it(ann: httpx2.Client, session_id: str) -> None:
