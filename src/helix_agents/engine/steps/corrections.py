@@ -1,4 +1,4 @@
-"""How often the model was sent back to correct itself in this turn, per tool."""
+"""How often the model was sent back to correct itself in this turn, per tool, and whether a tool has answered."""
 
 from collections.abc import Sequence
 
@@ -34,6 +34,7 @@ class Corrections:
         self._transcript = transcript
         self._by_tool: dict[str, int] = {}
         self._reminders = 0
+        self._answered = False
         self._begun_at = len(transcript)
         self._counted: int | None = None
 
@@ -42,6 +43,12 @@ class Corrections:
         """How often the model was reminded to hand in its output."""
         self._count()
         return self._reminders
+
+    @property
+    def answered(self) -> bool:
+        """Whether a call has got an answer that does not send the model back."""
+        self._count()
+        return self._answered
 
     def of(self, tool_name: str) -> int:
         """How often the model was sent back with this tool."""
@@ -52,14 +59,18 @@ class Corrections:
         if self._counted is None:
             self._counted = _turn_start(self._transcript, self._begun_at)
         for message in self._transcript[self._counted :]:
-            if isinstance(message, ToolMessage) and message.code in CORRECTABLE:
-                self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
+            if isinstance(message, ToolMessage):
+                if message.code in CORRECTABLE:
+                    self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
+                else:
+                    self._answered = True
             elif isinstance(message, UserMessage) and _is_reminder(message):
                 self._reminders += 1
             elif isinstance(message, UserMessage) and "helix" not in message.metadata:
                 # This message waited behind open calls, and is the turn's own message from here on.
                 self._by_tool.clear()
                 self._reminders = 0
+                self._answered = False
         self._counted = len(self._transcript)
 
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from pydantic_ai.messages import InstructionPart
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.settings import ModelSettings
+from pydantic_ai.settings import ModelSettings, ToolChoice, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 
 from helix_agents.llm.pydantic_ai.strictness import check_strict
@@ -40,11 +40,22 @@ def settings_of(request: ModelRequest, model: Model[Any]) -> ModelSettings:
         "extra_headers": dict(ours.headers) or None,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
+    if ours.tool_choice is not None:
+        settings["tool_choice"] = _choice(ours.tool_choice, request)
     settings |= _cache_anchor(request, model)
     settings |= ours.provider_options
     # Only the engine retries: it knows the budget, honours the provider's requested wait, and can be interrupted.
     settings["max_retries"] = 0
     return cast("ModelSettings", settings)
+
+
+def _choice(choice: str, request: ModelRequest) -> ToolChoice:
+    """Their form of a tool choice. The output is submitted by calling a tool, which `"none"` does not rule out."""
+    if choice == "none" and any(tool.name == FINISH_TOOL for tool in request.tools):
+        return ToolOrOutput(function_tools=[FINISH_TOOL])
+    if choice in ("auto", "required", "none"):
+        return choice
+    return [choice]
 
 
 def cache_ttl(request: ModelRequest, model: Model[Any]) -> CacheTtl | None:
