@@ -8,8 +8,10 @@ from helix_agents.engine.steps.corrections import (
     OUTPUT_REMINDER,
     RETRY_REQUESTED,
     UNKNOWN_TOOL,
+    WAKEUP,
     Corrections,
 )
+from helix_agents.engine.steps.news import news_message
 
 CALLED = AssistantMessage(tool_calls=(ToolCall(id="c", name="search"),))
 
@@ -39,3 +41,16 @@ def test_answers_count_from_the_message_that_began_the_turn() -> None:
 def test_a_reminder_begins_no_turn() -> None:
     reminder = UserMessage(content="Hand it in.", hidden=True, metadata={"helix": OUTPUT_REMINDER})
     assert Corrections([UserMessage(content="Go."), CALLED, told(), AssistantMessage(text="So."), reminder]).answered
+
+
+def test_news_in_the_middle_of_a_turn_forgets_nothing_and_news_that_wake_a_session_begin_a_turn() -> None:
+    wrong, news = told(INVALID_ARGUMENTS), news_message("The mode has changed.")
+    # As a process reads it that takes over in the middle of the turn.
+    corrections = Corrections([UserMessage(content="Go."), CALLED, wrong, CALLED, told(), news, CALLED, wrong])
+    assert (corrections.of("search"), corrections.answered) == (2, True)
+    transcript: list[Message] = [UserMessage(content="Go."), CALLED, wrong, CALLED, told()]
+    before = Corrections(transcript)
+    assert before.answered
+    transcript += [news_message("The mode has changed.", WAKEUP), CALLED, wrong]
+    for corrections in (before, Corrections(transcript)):
+        assert (corrections.of("search"), corrections.answered) == (1, False)

@@ -21,7 +21,13 @@ COMPANION_NOTICE = "companion_notice"
 LATE_ANSWER = "late_answer"
 """Marks the hidden message that tells a model of an answer that came too late."""
 
-_BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, SUMMARY, SKILLS, RECOLLECTION))
+NEWS = "news"
+"""Marks the hidden message in which a capability tells a model something before a step."""
+
+WAKEUP = "wakeup"
+"""Marks the hidden message in which a capability tells an idle session something, which begins a turn."""
+
+_BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, NEWS, SUMMARY, SKILLS, RECOLLECTION))
 
 
 class Corrections:
@@ -64,9 +70,9 @@ class Corrections:
                     self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
                 else:
                     self._answered = True
-            elif isinstance(message, UserMessage) and _is_reminder(message):
+            elif _is_reminder(message):
                 self._reminders += 1
-            elif isinstance(message, UserMessage) and "helix" not in message.metadata:
+            elif _begins_turn(message):
                 # This message waited behind open calls, and is the turn's own message from here on.
                 self._by_tool.clear()
                 self._reminders = 0
@@ -77,11 +83,14 @@ class Corrections:
 def _turn_start(transcript: Sequence[Message], end: int) -> int:
     """The index after the turn's own message, which is the last message before `end` that starts a turn."""
     for place in range(end, 0, -1):
-        message = transcript[place - 1]
-        if isinstance(message, UserMessage) and message.metadata.get("helix") not in _BEGIN_NO_TURN:
+        if _begins_turn(transcript[place - 1]):
             return place
     return 0
 
 
-def _is_reminder(message: UserMessage) -> bool:
-    return message.metadata.get("helix") == OUTPUT_REMINDER
+def _begins_turn(message: Message) -> bool:
+    return isinstance(message, UserMessage) and message.metadata.get("helix") not in _BEGIN_NO_TURN
+
+
+def _is_reminder(message: Message) -> bool:
+    return isinstance(message, UserMessage) and message.metadata.get("helix") == OUTPUT_REMINDER
