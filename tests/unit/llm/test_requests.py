@@ -204,6 +204,21 @@ async def test_a_model_that_may_call_no_tool_may_still_hand_in_its_output(
     assert chosen(body) in ({"type": "auto"}, "auto", "VALIDATED")
 
 
+@pytest.mark.parametrize("choice", [None, "auto", "none"])
+async def test_a_history_with_calls_is_sent_although_no_tool_is_left(
+    choice: Any, wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    body = await asked(server, model, wire, *HISTORY, settings=ModelSettings(tool_choice=choice))
+    if wire is ANTHROPIC:
+        # It refuses calls and results in a request that declares no tool.
+        assert (tools_in(body), chosen(body)) == (["no_tool"], {"type": "none"})
+    else:
+        assert not body.get("tools")
+        assert not {"tool_choice", "toolConfig"} & {*body}
+    body = await asked(server, model, wire, settings=ModelSettings(tool_choice=choice))
+    assert not body.get("tools")
+
+
 async def test_a_choice_that_a_model_cannot_be_sent_is_refused_in_a_sentence(
     server: ProviderServer, connect: Any
 ) -> None:
