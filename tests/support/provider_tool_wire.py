@@ -75,6 +75,15 @@ def anthropic_paused() -> tuple[Stream, Stream]:
     )
 
 
+def anthropic_beside_a_call() -> tuple[Stream, Stream]:
+    """A search that ends only after the agent's own tool has answered."""
+    call = {"type": "tool_use", "id": "call_a", "name": "lookup", "input": {}}
+    return (
+        Stream(frames=_around(_searching(0), anthropic_block(1, call), stop="tool_use")),
+        Stream(frames=_around(_found(0), _text(1, SAID_AFTER, CITED))),
+    )
+
+
 def anthropic_searching_forever() -> Stream:
     """A search that has begun and does not end."""
     frames = _around(_text(0, SAID_BEFORE), _searching(1))
@@ -90,12 +99,13 @@ ANTHROPIC_BLOCKS = [
 """What the provider gets back."""
 
 SEARCHED = {"type": "search", "query": "tides"}
+LINKED = "Twice a day (https://sea.example/tides)."
 CITATION = {
     "type": "url_citation",
     "url": "https://sea.example/tides",
     "title": "Tides",
-    "start_index": 0,
-    "end_index": 9,
+    "start_index": 12,
+    "end_index": 39,
 }
 
 
@@ -128,11 +138,11 @@ def _cited(out: Any, at: int) -> dict[str, Any]:
     part = {"type": "output_text", "text": "", "annotations": []}
     out.add("response.output_item.added", output_index=at, item=item)
     out.add("response.content_part.added", part=part, **where)
-    for piece in pieces(SAID_AFTER):
+    for piece in pieces(LINKED):
         out.add("response.output_text.delta", delta=piece, logprobs=[], **where)
     out.add("response.output_text.annotation.added", annotation=CITATION, annotation_index=0, **where)
-    out.add("response.output_text.done", text=SAID_AFTER, logprobs=[], **where)
-    whole = item | {"status": "completed", "content": [part | {"text": SAID_AFTER, "annotations": [CITATION]}]}
+    out.add("response.output_text.done", text=LINKED, logprobs=[], **where)
+    whole = item | {"status": "completed", "content": [part | {"text": LINKED, "annotations": [CITATION]}]}
     out.add("response.output_item.done", output_index=at, item=whole)
     return whole
 

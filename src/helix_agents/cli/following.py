@@ -8,7 +8,10 @@ from helix_agents.cli.output import Output
 from helix_agents.cli.plain import shown_json
 from helix_agents.domain.chunks import (
     Custom,
+    ProviderToolEnd,
+    ProviderToolInput,
     RunStarted,
+    SourceChunk,
     StepDiscarded,
     StreamChunk,
     SubagentEnd,
@@ -19,6 +22,7 @@ from helix_agents.domain.chunks import (
     ToolStart,
 )
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import Source
 from helix_agents.domain.results import RunResult
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.handle import RunHandle
@@ -59,6 +63,12 @@ def _note(chunk: StreamChunk) -> str | None:
             return f"· {who}{name} → {_short(result)}"
         case ToolError(tool_name=name, error=error):
             return f"· {who}{name} failed: {_short(error)}"
+        case ProviderToolInput(tool_name=name, arguments=arguments):
+            return f"· {who}{name} {_short(arguments)} (at the provider)"
+        case ProviderToolEnd(tool_name=name, result=result, error=failed):
+            return f"· {who}{name} {'failed:' if failed else '→'} {_short(result)}"
+        case SourceChunk():
+            return f"· {who}source {source_line(chunk)}"
         case SubagentStart(child_agent_type=agent):
             return f"· {agent} starts"
         case SubagentEnd(child_agent_type=agent, status=status):
@@ -71,6 +81,11 @@ def _note(chunk: StreamChunk) -> str | None:
             return f"· {who}{name} {_short(data)}"
         case _:
             return None
+
+
+def source_line(source: Source | SourceChunk) -> str:
+    """Something that an answer refers to, in one line."""
+    return " ".join(word for word in (source.title, source.url or source.document_id) if word)
 
 
 def _is_worth_telling(tool_name: str) -> bool:

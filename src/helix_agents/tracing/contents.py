@@ -9,6 +9,7 @@ from helix_agents.domain.messages import (
     File,
     Image,
     Message,
+    ProviderCall,
     Text,
     ToolCall,
     ToolMessage,
@@ -81,9 +82,12 @@ def _parts_of_reply(reply: AssistantMessage) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [{"type": "reasoning", "content": thought.text} for thought in reply.thinking]
     if reply.text:
         parts.append({"type": "text", "content": reply.text})
+    for made in reply.provider_calls:
+        parts.append(_call(made))
+        parts.append({"type": "tool_call_response", "id": made.id, "response": made.result})
     parts.extend(_call(call) for call in reply.tool_calls)
     return parts
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall | ProviderCall) -> dict[str, Any]:
     return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
