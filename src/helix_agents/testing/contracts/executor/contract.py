@@ -15,6 +15,7 @@ from helix_agents.testing.contracts.executor.long_conversations import LongConve
 from helix_agents.testing.contracts.executor.merging import MergingContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
+from helix_agents.testing.contracts.executor.provider_tools import ProviderToolsContract
 from helix_agents.testing.contracts.executor.queueing import QueueingContract
 from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
 from helix_agents.testing.contracts.executor.remembering import RememberingContract
@@ -38,6 +39,7 @@ class ExecutorContract(
     ToolsContract,
     MergingContract,
     ModelsContract,
+    ProviderToolsContract,
     BudgetsContract,
     LongConversationsContract,
     SkillsContract,
