@@ -102,6 +102,12 @@ if TYPE_CHECKING:
     from helix_agents.ports.llm import ModelSettings as ModelSettings
     from helix_agents.ports.memory_store import MemoryStore as MemoryStore
     from helix_agents.ports.models import open_model as open_model
+    from helix_agents.ports.provider_tools import CodeExecution as CodeExecution
+    from helix_agents.ports.provider_tools import FileSearch as FileSearch
+    from helix_agents.ports.provider_tools import ProviderMCP as ProviderMCP
+    from helix_agents.ports.provider_tools import UserLocation as UserLocation
+    from helix_agents.ports.provider_tools import WebFetch as WebFetch
+    from helix_agents.ports.provider_tools import WebSearch as WebSearch
     from helix_agents.ports.skills import SkillProvider as SkillProvider
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
     from helix_agents.ports.streams import StreamManager as StreamManager
@@ -140,6 +146,7 @@ _HOME: dict[str, str] = {
     "BranchPoint": "helix_agents.domain.sessions",
     "Budget": "helix_agents.domain.budgets",
     "Checkpoint": "helix_agents.domain.checkpoints",
+    "CodeExecution": "helix_agents.ports.provider_tools",
     "Compaction": "helix_agents.agent.compaction",
     "Completed": "helix_agents.domain.results",
     "DBOSAgentExecutor": "helix_agents.runtimes.dbos.executor",
@@ -153,6 +160,7 @@ _HOME: dict[str, str] = {
     "Failed": "helix_agents.domain.results",
     "FallbackModel": "helix_agents.agent.fallback_model",
     "File": "helix_agents.domain.messages",
+    "FileSearch": "helix_agents.ports.provider_tools",
     "ForgetToolResults": "helix_agents.agent.history",
     "Happened": "helix_agents.agent.outcomes",
     "HelixError": "helix_agents.domain.errors",
@@ -175,6 +183,7 @@ _HOME: dict[str, str] = {
     "OpenTelemetryHooks": "helix_agents.tracing.hooks",
     "PersistentAgent": "helix_agents.agent.companions",
     "Principal": "helix_agents.server.auth",
+    "ProviderMCP": "helix_agents.ports.provider_tools",
     "Reconciled": "helix_agents.agent.outcomes",
     "Replace": "helix_agents.domain.writes",
     "RetryTool": "helix_agents.agent.failures",
@@ -207,9 +216,12 @@ _HOME: dict[str, str] = {
     "ToolFailed": "helix_agents.agent.failures",
     "ToolMessage": "helix_agents.domain.messages",
     "Update": "helix_agents.domain.writes",
+    "UserLocation": "helix_agents.ports.provider_tools",
     "UserMessage": "helix_agents.domain.messages",
     "InMemoryWorkspaces": "helix_agents.workspaces.in_memory",
     "LocalWorkspaces": "helix_agents.workspaces.local",
+    "WebFetch": "helix_agents.ports.provider_tools",
+    "WebSearch": "helix_agents.ports.provider_tools",
     "Webhook": "helix_agents.runtimes.executor.webhooks",
     "Workspace": "helix_agents.agent.workspace",
     "WorkspaceProvider": "helix_agents.ports.workspaces",
@@ -258,6 +270,7 @@ __all__ = [
     "Budget",
     "CapabilityError",
     "Checkpoint",
+    "CodeExecution",
     "Compaction",
     "Completed",
     "DefaultAnswer",
@@ -271,6 +284,7 @@ __all__ = [
     "Failed",
     "FallbackModel",
     "File",
+    "FileSearch",
     "ForgetToolResults",
     "Happened",
     "HashingEmbedder",
@@ -301,6 +315,7 @@ __all__ = [
     "PendingFilter",
     "PersistentAgent",
     "Principal",
+    "ProviderMCP",
     "Reconciled",
     "Replace",
     "RetryTool",
@@ -332,7 +347,10 @@ __all__ = [
     "ToolFailed",
     "ToolMessage",
     "Update",
+    "UserLocation",
     "UserMessage",
+    "WebFetch",
+    "WebSearch",
     "Webhook",
     "Workspace",
     "WorkspaceProvider",

@@ -5,7 +5,7 @@ from typing import Any
 
 from helix_agents.agent.names import SUBAGENT
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import shown_json
+from helix_agents.cli.plain import shown_json, source_line
 from helix_agents.domain.chunks import (
     Custom,
     ProviderToolEnd,
@@ -22,7 +22,6 @@ from helix_agents.domain.chunks import (
     ToolStart,
 )
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import Source
 from helix_agents.domain.results import RunResult
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.handle import RunHandle
@@ -81,11 +80,6 @@ def _note(chunk: StreamChunk) -> str | None:
             return f"· {who}{name} {_short(data)}"
         case _:
             return None
-
-
-def source_line(source: Source | SourceChunk) -> str:
-    """Something that an answer refers to, in one line."""
-    return " ".join(word for word in (source.title, source.url or source.document_id) if word)
 
 
 def _is_worth_telling(tool_name: str) -> bool:

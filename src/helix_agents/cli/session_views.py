@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from helix_agents.cli.following import source_line
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span, shown_time
+from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span, shown_time, source_line
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
