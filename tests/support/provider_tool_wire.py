@@ -61,6 +61,13 @@ def anthropic_search() -> Stream:
     return Stream(frames=_around(*said))
 
 
+def anthropic_search_and_call() -> Stream:
+    """The same, and then a call of the agent's own tool."""
+    call = anthropic_block(4, {"type": "tool_use", "id": "call_a", "name": "publish", "input": {}})
+    said = (_text(0, SAID_BEFORE), _searching(1), _found(2), _text(3, SAID_AFTER, CITED), call)
+    return Stream(frames=_around(*said, stop="tool_use"))
+
+
 def anthropic_failed_search() -> Stream:
     """A search that the provider refuses, since there were enough of them."""
     problem = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
