@@ -36,13 +36,17 @@ class Follower:
         self._output = output
         self._session_id = session_id
         self._in_a_line = False
+        self._sources: set[str] = set()
 
     def show(self, chunk: StreamChunk) -> None:
         """Show a chunk."""
         if isinstance(chunk, TextDelta) and chunk.session_id == self._session_id:
             self._output.say(chunk.delta, end=False)
             self._in_a_line = bool(chunk.delta) and not chunk.delta.endswith("\n")
-        elif (note := _note(chunk)) is not None:
+        elif (note := _note(chunk)) is not None and note not in self._sources:
+            if isinstance(chunk, SourceChunk):
+                # An answer may refer to one page many times.
+                self._sources.add(note)
             self.end_line()
             self._output.note(note)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from helix_agents.domain.errors import ModelRefusedError
+from helix_agents.domain.errors import ModelRefusedError, ModelUnavailableError
 from helix_agents.domain.messages import (
     AssistantMessage,
     Message,
@@ -325,6 +325,19 @@ async def test_a_result_that_comes_in_a_later_reply_goes_back_only_after_its_cal
     without = question(HELLO, stored(second), MORE, provider_tools=SEARCH, run_id="r-3")
     await answer_of(model, without)
     assert [each["type"] for each in server.asked["messages"][1]["content"]] == ["text"]
+
+
+async def test_a_paused_reply_that_then_breaks_off_is_no_reply(server: ProviderServer, connect: Any) -> None:
+    paused, rest = wire.anthropic_paused()
+    server.will(paused, Stream(frames=rest.frames[:-2], then="end"))
+    with pytest.raises(ModelUnavailableError):
+        await answer_of(connect(ANTHROPIC), question(HELLO, provider_tools=SEARCH))
+
+
+async def test_a_reply_is_not_paused_for_ever(server: ProviderServer, connect: Any) -> None:
+    server.will_by(lambda _: wire.anthropic_paused()[0])
+    with pytest.raises(ModelRefusedError, match="paused the reply 21 times"):
+        await answer_of(connect(ANTHROPIC), question(HELLO, provider_tools=SEARCH))
 
 
 # -- what is refused

@@ -24,7 +24,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from helix_agents.domain.errors import ModelUnavailableError
+from helix_agents.domain.errors import ModelRefusedError, ModelUnavailableError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.records import encode
 from helix_agents.domain.usage import TokenCount
@@ -75,13 +75,13 @@ class ReplyReader:
         """Whether the provider has paused the reply, and goes on with it when it gets back what it has said so far.
 
         Raises:
-            ModelUnavailableError: it has paused too often.
+            ModelRefusedError: it has paused too often; another try would only repeat that.
         """
         if (so_far.provider_details or {}).get("finish_reason") != _PAUSED:
             return False
         self._pauses += 1
         if self._pauses > MOST_PAUSES:
-            raise ModelUnavailableError(self._name, f"the provider paused the reply {self._pauses} times")
+            raise ModelRefusedError(self._name, f"the provider paused the reply {self._pauses} times")
         self._before = len(so_far.parts)
         return True
 

@@ -33,6 +33,7 @@ from helix_agents.testing.contracts.executor.stage import (
     chunks_of,
     completed,
     interrupted,
+    result_at,
     scripted,
     spoken,
     transcript,
@@ -171,3 +172,11 @@ class ProviderToolsContract(ScenarioContract):
                     await helix.execute(agent, "When?", SESSION)
             with pytest.raises(SessionNotFoundError):
                 await helix.sessions.get(SESSION)
+
+    async def test_a_child_whose_model_does_not_run_them_fails_when_it_is_asked(self, helix: Executor) -> None:
+        below = Agent(name="below", description="Helps.", model=_RunsNone(), provider_tools=[WebSearch()])
+        asks = ScriptedModel([call("subagent__below", {"message": "When?"}), "Well."])
+        above = Agent(name="above", model=ScriptedModel([]), tools=[below.as_tool()])
+        handle = await helix.execute(above, "When?", SESSION, model=asks)
+        assert await completed(handle) == "Well."
+        assert "does not run tools of a provider" in str(result_at(await transcript(helix), 2).content)
