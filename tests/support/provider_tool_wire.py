@@ -68,6 +68,38 @@ def anthropic_search_and_call() -> Stream:
     return Stream(frames=_around(*said, stop="tool_use"))
 
 
+RAN = {
+    "type": "bash_code_execution_result",
+    "stdout": "42\n",
+    "stderr": "",
+    "return_code": 0,
+    "content": [],
+}
+BERTHS = {"content": [{"type": "text", "text": "three", "citations": None}], "is_error": False}
+
+
+def anthropic_code_and_mcp() -> Stream:
+    """Code that runs in a container, and a call of an MCP server's tool."""
+    code = {"type": "server_tool_use", "id": "srvtoolu_2", "name": "bash_code_execution", "input": {}}
+    ran = {"type": "bash_code_execution_tool_result", "tool_use_id": "srvtoolu_2", "content": RAN}
+    asked = {"type": "mcp_tool_use", "id": "mcptoolu_1", "name": "berths", "server_name": "harbour", "input": {}}
+    told = {"type": "mcp_tool_result", "tool_use_id": "mcptoolu_1", **BERTHS}
+    frames = _around(
+        anthropic_block(0, code, {"type": "input_json_delta", "partial_json": '{"command": "expr 6"}'}),
+        anthropic_block(1, ran),
+        anthropic_block(2, asked, {"type": "input_json_delta", "partial_json": '{"quay": 7}'}),
+        anthropic_block(3, told),
+        _text(4, SAID_AFTER),
+    )
+    container = {"id": "container_1", "expires_at": "2030-01-01T00:00:00Z"}
+    ending = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn", "stop_sequence": None, "container": container},
+        "usage": {"output_tokens": 20},
+    }
+    return Stream(frames=[*frames[:-2], event(ending), frames[-1]])
+
+
 def anthropic_failed_search() -> Stream:
     """A search that the provider refuses, since there were enough of them."""
     problem = {"type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}
@@ -135,6 +167,30 @@ def responses_search() -> Stream:
     output.append(begun | {"status": "completed", "action": SEARCHED})
     out.add("response.output_item.done", output_index=1, item=output[-1])
     output.append(_cited(out, 2))
+    out.add("response.completed", response=wires._response(output, "completed"))
+    return Stream(frames=out.frames)
+
+
+RAN_AT_OPENAI = {"container_id": "cntr_1", "code": "print(6 * 7)"}
+
+
+def responses_code() -> Stream:
+    """Code that runs in a container, in the Responses API."""
+    from tests.support import provider_wire as wires
+
+    out = wires._Numbered()
+    out.add("response.created", response=wires._response([], "in_progress"))
+    begun = {"type": "code_interpreter_call", "id": "ci_1", "status": "in_progress", "outputs": None}
+    begun |= {"container_id": "cntr_1", "code": ""}
+    out.add("response.output_item.added", output_index=0, item=begun)
+    where = {"item_id": "ci_1", "output_index": 0}
+    for piece in pieces("print(6 * 7)"):
+        out.add("response.code_interpreter_call_code.delta", delta=piece, **where)
+    out.add("response.code_interpreter_call_code.done", code="print(6 * 7)", **where)
+    outputs = [{"type": "logs", "logs": "42\n"}]
+    done = begun | {"status": "completed", "code": "print(6 * 7)", "outputs": outputs}
+    out.add("response.output_item.done", output_index=0, item=done)
+    output = [done, wires._output_message(out, 1, "It is 42.")]
     out.add("response.completed", response=wires._response(output, "completed"))
     return Stream(frames=out.frames)
 

@@ -11,9 +11,11 @@ from helix_agents.domain.messages import (
     Message,
     ProviderCall,
     Text,
+    Thinking,
     ToolCall,
     ToolMessage,
     UserMessage,
+    in_spoken_order,
 )
 from helix_agents.domain.records import encode
 from helix_agents.ports.llm import ToolSpec
@@ -79,12 +81,16 @@ def _part(part: Text | Image | File) -> dict[str, Any]:
 
 
 def _parts_of_reply(reply: AssistantMessage) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = [{"type": "reasoning", "content": thought.text} for thought in reply.thinking]
-    if reply.text:
-        parts.append({"type": "text", "content": reply.text})
-    for made in reply.provider_calls:
-        parts.append(_call(made))
-        parts.append({"type": "tool_call_response", "id": made.id, "response": made.result})
+    parts: list[dict[str, Any]] = []
+    for said in in_spoken_order(reply):
+        match said:
+            case Thinking(text=thought):
+                parts.append({"type": "reasoning", "content": thought})
+            case ProviderCall():
+                parts.append(_call(said))
+                parts.append({"type": "tool_call_response", "id": said.id, "response": said.result})
+            case str():
+                parts.append({"type": "text", "content": said})
     parts.extend(_call(call) for call in reply.tool_calls)
     return parts
 

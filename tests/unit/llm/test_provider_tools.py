@@ -241,6 +241,38 @@ async def test_openai_gets_its_search_back_by_its_id(server: ProviderServer, con
     assert message["content"][0]["annotations"] == [wire.CITATION]
 
 
+async def test_anthropic_gets_code_its_container_and_mcp_calls_back(server: ProviderServer, connect: Any) -> None:
+    model = connect(ANTHROPIC)
+    tools = (CodeExecution(), ProviderMCP(label="harbour", url="https://mcp.example"))
+    reply = await first_reply(server, model, wire.anthropic_code_and_mcp(), tools=tools)
+    code, berths = reply.provider_calls
+    assert (code.name, code.arguments, code.result["stdout"]) == ("code_execution", {"command": "expr 6"}, "42\n")
+    assert berths.name == "mcp_server:harbour"
+    assert berths.arguments == {"action": "call_tool", "tool_name": "berths", "tool_args": {"quay": 7}}
+    assert [call.error for call in reply.provider_calls] == [False, False]
+    body = await asked_again(server, model, ANTHROPIC, reply, provider_tools=tools)
+    assert body["container"] == "container_1"
+    ran, outcome, asked, told, text = body["messages"][1]["content"]
+    assert (ran["name"], ran["id"], ran["input"]) == ("bash_code_execution", "srvtoolu_2", {"command": "expr 6"})
+    assert (outcome["type"], outcome["content"]) == ("bash_code_execution_tool_result", wire.RAN)
+    assert (asked["name"], asked["server_name"], asked["input"]) == ("berths", "harbour", {"quay": 7})
+    assert (told["tool_use_id"], told["is_error"]) == ("mcptoolu_1", False)
+    assert text["text"] == wire.SAID_AFTER
+
+
+async def test_openai_gets_code_back_with_its_container(server: ProviderServer, connect: Any) -> None:
+    model = connect(RESPONSES)
+    reply = await first_reply(server, model, wire.responses_code(), tools=(CodeExecution(),))
+    (code,) = reply.provider_calls
+    assert (code.name, code.arguments) == ("code_execution", wire.RAN_AT_OPENAI)
+    assert code.result == {"status": "completed", "logs": ["42\n"]}
+    body = await asked_again(server, model, RESPONSES, reply, provider_tools=(CodeExecution(),))
+    _, ran, message, _ = body["input"]
+    assert (ran["type"], ran["id"], ran["status"]) == ("code_interpreter_call", "ci_1", "completed")
+    assert {name: ran[name] for name in wire.RAN_AT_OPENAI} == wire.RAN_AT_OPENAI
+    assert message["id"] == "msg_1"
+
+
 async def test_google_gets_its_code_and_signature_back(server: ProviderServer, connect: Any) -> None:
     model = connect(GEMINI)
     reply = await first_reply(server, model, wire.google_code(), tools=(CodeExecution(),))

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from helix_agents.agent.agent import Agent, AnyAgent
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import (
@@ -180,3 +181,15 @@ class ProviderToolsContract(ScenarioContract):
         handle = await helix.execute(above, "When?", SESSION, model=asks)
         assert await completed(handle) == "Well."
         assert "does not run tools of a provider" in str(result_at(await transcript(helix), 2).content)
+
+    async def test_a_summary_is_told_what_the_provider_found_and_replaces_all_of_it(self, helix: Executor) -> None:
+        told = ScriptedModel(lambda _: "Tides.", name="summariser")
+        compaction = Compaction(above_tokens=60, keep_tokens=1, model=told)
+        model = ScriptedModel([reply("Twice a day. " * 9, provider_calls=[SEARCH]), "Yes.", "No."])
+        agent = _agent(model=model, compaction=compaction)
+        for question in ("When?", "Sure?", "Really?"):
+            await completed(await helix.execute(agent, question, SESSION))
+        found = 'web_search, asked with {"query":"tides"}, gave [{"url":"https://sea.example/tides"}]'
+        assert found in str(told.requests[0].messages)
+        shown = model.requests[-1].messages
+        assert not any(isinstance(each, AssistantMessage) and each.provider_calls for each in shown)
