@@ -102,6 +102,12 @@ if TYPE_CHECKING:
     from helix_agents.ports.llm import ModelSettings as ModelSettings
     from helix_agents.ports.memory_store import MemoryStore as MemoryStore
     from helix_agents.ports.models import open_model as open_model
+    from helix_agents.ports.provider_tools import CodeExecution as CodeExecution
+    from helix_agents.ports.provider_tools import FileSearch as FileSearch
+    from helix_agents.ports.provider_tools import ProviderMCP as ProviderMCP
+    from helix_agents.ports.provider_tools import UserLocation as UserLocation
+    from helix_agents.ports.provider_tools import WebFetch as WebFetch
+    from helix_agents.ports.provider_tools import WebSearch as WebSearch
     from helix_agents.ports.skills import SkillProvider as SkillProvider
     from helix_agents.ports.state_store import SessionStateStore as SessionStateStore
     from helix_agents.ports.streams import StreamManager as StreamManager
@@ -143,6 +149,7 @@ _HOME: dict[str, str] = {
     "BranchPoint": "helix_agents.domain.sessions",
     "Budget": "helix_agents.domain.budgets",
     "Checkpoint": "helix_agents.domain.checkpoints",
+    "CodeExecution": "helix_agents.ports.provider_tools",
     "Compaction": "helix_agents.agent.compaction",
     "Completed": "helix_agents.domain.results",
     "DBOSAgentExecutor": "helix_agents.runtimes.dbos.executor",
@@ -156,6 +163,7 @@ _HOME: dict[str, str] = {
     "Failed": "helix_agents.domain.results",
     "FallbackModel": "helix_agents.agent.fallback_model",
     "File": "helix_agents.domain.messages",
+    "FileSearch": "helix_agents.ports.provider_tools",
     "ForgetToolResults": "helix_agents.agent.history",
     "Happened": "helix_agents.agent.outcomes",
     "HelixError": "helix_agents.domain.errors",
@@ -178,6 +186,7 @@ _HOME: dict[str, str] = {
     "OpenTelemetryHooks": "helix_agents.tracing.hooks",
     "PersistentAgent": "helix_agents.agent.companions",
     "Principal": "helix_agents.server.auth",
+    "ProviderMCP": "helix_agents.ports.provider_tools",
     "Reconciled": "helix_agents.agent.outcomes",
     "Replace": "helix_agents.domain.writes",
     "RetryTool": "helix_agents.agent.failures",
@@ -211,9 +220,12 @@ _HOME: dict[str, str] = {
     "ToolFailed": "helix_agents.agent.failures",
     "ToolMessage": "helix_agents.domain.messages",
     "Update": "helix_agents.domain.writes",
+    "UserLocation": "helix_agents.ports.provider_tools",
     "UserMessage": "helix_agents.domain.messages",
     "InMemoryWorkspaces": "helix_agents.workspaces.in_memory",
     "LocalWorkspaces": "helix_agents.workspaces.local",
+    "WebFetch": "helix_agents.ports.provider_tools",
+    "WebSearch": "helix_agents.ports.provider_tools",
     "Webhook": "helix_agents.runtimes.executor.webhooks",
     "Workspace": "helix_agents.agent.workspace",
     "WorkspaceProvider": "helix_agents.ports.workspaces",
@@ -263,6 +275,7 @@ __all__ = [
     "Budget",
     "CapabilityError",
     "Checkpoint",
+    "CodeExecution",
     "Compaction",
     "Completed",
     "DefaultAnswer",
@@ -276,6 +289,7 @@ __all__ = [
     "Failed",
     "FallbackModel",
     "File",
+    "FileSearch",
     "ForgetToolResults",
     "Happened",
     "HashingEmbedder",
@@ -306,6 +320,7 @@ __all__ = [
     "PendingFilter",
     "PersistentAgent",
     "Principal",
+    "ProviderMCP",
     "Reconciled",
     "Replace",
     "RetryTool",
@@ -338,7 +353,10 @@ __all__ = [
     "ToolFailed",
     "ToolMessage",
     "Update",
+    "UserLocation",
     "UserMessage",
+    "WebFetch",
+    "WebSearch",
     "Webhook",
     "Workspace",
     "WorkspaceProvider",

@@ -93,11 +93,21 @@ def test_the_program_that_calls_agents_over_http(tmp_path: Path) -> None:
     instance.start(tied_to_us(["bash", "-c", serve]), lambda: "Serving on" in instance.told())
     try:
         told = subprocess.run(
-            [sys.executable, "client.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            [sys.executable, "client.py"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert (told.stdout, told.stderr) == (said, "")
         asked = subprocess.run(
-            ["bash", "-ec", asking.replace(":8000", f":{port}")], capture_output=True, text=True, timeout=60
+            ["bash", "-ec", asking.replace(":8000", f":{port}")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert '"status":"completed","output":"Tides come twice a day."' in asked.stdout
     finally:

@@ -24,15 +24,19 @@ from helix_agents import (
     ToolContext,
     ToolMessage,
     UserMessage,
+    WebSearch,
     client_tool,
     tool,
 )
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.context import CompletedStep
+from helix_agents.domain.messages import Source
 from helix_agents.ports.llm import ModelEvent, ModelRequest, TextPiece
-from helix_agents.testing import call, reply
+from helix_agents.testing import call, provider_call, reply
 
 LINE = "The tide comes in twice a day. (pause) It leaves again as often, and takes its time about it."
+
+SEA = "https://sea.example/tides"
 
 
 @tool
@@ -91,6 +95,11 @@ def answer(request: ModelRequest):
             return LINE
         case "tides", False:
             return reply("Let me look. ", calls=[call("tides", {"place": "cove"})])
+        case "search", False:
+            found = provider_call("web_search", {"query": "tides"}, result=[{"url": SEA}])
+            missed = provider_call("web_search", {"query": "tide"}, result="too often", error=True)
+            sources = [Source(url=SEA, title="Tides", start=0, end=4), Source(url=SEA, title="Tides", start=5, end=9)]
+            return reply("Twice a day.", thinking="Look it up.", provider_calls=[found, missed], sources=sources)
         case "enough", False:
             return call("tides", {"place": "nowhere"})
         case "length" | "content_filter", False:
@@ -134,7 +143,17 @@ def agents(gate: Path) -> list[AnyAgent]:
     hand = Agent(name="hand", description="Books boats while others talk.", model=model, tools=[book])
     tools = [tides, book, hurry, wait, where, note, mate.as_tool()]
     companions = [PersistentAgent(hand, mode="non_blocking")]
-    return [Agent(name="guide", model=model, tools=tools, state=Log, stop_when=is_enough, persistent_agents=companions)]
+    return [
+        Agent(
+            name="guide",
+            model=model,
+            tools=tools,
+            provider_tools=[WebSearch()],
+            state=Log,
+            stop_when=is_enough,
+            persistent_agents=companions,
+        )
+    ]
 
 
 def app(store: str, gate: Path, page: Path) -> Starlette:

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.frontend.conftest import ChatClient, Site
-from tests.frontend.site import LINE
+from tests.frontend.site import LINE, SEA
 from tests.server.live import wait_until
 
 OpenChat = Callable[[str], ChatClient]
@@ -30,6 +30,35 @@ def parts(answer: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 def text_of(answer: dict[str, Any]) -> str:
     return "".join(part["text"] for part in parts(answer, "text"))
+
+
+def test_what_the_provider_did_itself_and_what_it_refers_to_is_shown(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    answer = open_chat(session_id).do("send", text="search")
+    assert (answer["status"], answer["error"]) == ("ready", None)
+    found, missed = parts(answer, "dynamic-tool")
+    assert (found["toolName"], found["state"], found["input"], found["output"]) == (
+        "web_search",
+        "output-available",
+        {"query": "tides"},
+        [{"url": SEA}],
+    )
+    assert (missed["state"], missed["errorText"]) == ("output-error", "too often")
+    assert found["providerExecuted"] is missed["providerExecuted"] is True
+    [source] = parts(answer, "source-url")
+    assert (source["url"], source["title"]) == (SEA, "Tides")
+    kinds = [part["type"] for part in answer["messages"][-1]["parts"]]
+    assert kinds == ["step-start", "reasoning", "dynamic-tool", "dynamic-tool", "text", "source-url"]
+
+    came_back = open_chat(session_id)
+    came_back.do("refresh", messages=site.get(f"/sessions/{session_id}/snapshot")["messages"])
+    again = came_back.do("look")
+    assert [part["type"] for part in again["messages"][-1]["parts"]] == kinds
+    assert parts(again, "dynamic-tool") == [found, missed]
+    assert parts(again, "source-url") == [source]
+    assert came_back.do("check", messages=answer["messages"])["error"] is None
+    assert text_of(came_back.do("send", text="line2")) == "Done with line2."
 
 
 def test_an_answer_is_streamed_into_one_message(site: Site, open_chat: OpenChat, session_id: str) -> None:

@@ -13,7 +13,8 @@ from starlette.routing import Mount
 
 from helix_agents import Agent, ScriptedModel, ToolContext, ask_human, tool
 from helix_agents.domain.errors import ModelRefusedError
-from helix_agents.llm.scripted import call, reply
+from helix_agents.domain.messages import Source
+from helix_agents.llm.scripted import call, provider_call, reply
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.server.console import FILES, PAGE
 from tests.server.agents import agents, gate, order_of, results_since_the_user
@@ -61,7 +62,9 @@ def mean(request: ModelRequest) -> Any:
             call("ask_human", {"question": HOSTILE, "options": [HOSTILE]}),
         ]
         return reply(HOSTILE + TURNED, thinking=HOSTILE, calls=calls)
-    return reply(HOSTILE, calls=[call("dig", {"where": HOSTILE})])
+    found = [provider_call("web_search", {"query": HOSTILE}, result=[HOSTILE])]
+    sources = [Source(url=f"https://sea.example/{HOSTILE}", title=HOSTILE)]
+    return reply(HOSTILE, calls=[call("dig", {"where": HOSTILE})], provider_calls=found, sources=sources)
 
 
 villain = Agent(name="villain", model=ScriptedModel(mean), tools=[dig, bury, ask_human()], state=Kept)
@@ -228,6 +231,8 @@ def test_what_models_and_users_write_is_text_wherever_it_is_shown(ann: httpx2.Cl
         folded.click()
     is_harmless(page)
     assert page.locator(".message .text", has_text=HOSTILE).count() >= 3
+    assert page.locator(".tool", has_text="web_search").locator(".chip", has_text="at the provider").count() == 1
+    assert page.locator(".attached", has_text="https://sea.example/").count() == 1
     # What nobody would see, or what turns the words around it, is spelt out: in words, and in what is decided on.
     assert page.locator(".message .text", has_text="⟨U+202E⟩gnp.exe").count() == 1
     assert page.locator(".decision .json", has_text="\\u202egnp.exe").count() == 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.frontend.conftest import ChatClient, Library, Site, Tabs
-from tests.frontend.site import LINE
+from tests.frontend.site import LINE, SEA
 
 PAUSE = "twice a day"
 
@@ -60,12 +60,27 @@ def test_an_answer_is_streamed_and_the_librarys_own_helper_puts_the_same_togethe
     numbers = [event["sequence_number"] for event in streamed["events"]]
     assert numbers == sorted(set(numbers))
     # The helper throws where an event does not fit what came before it.
-    for order in ("line", "tides", "note"):
+    for order in ("line", "tides", "note", "search"):
         helped = say(client, order, "helped")
         stored = client.do("retrieve", id=helped["response"]["id"])
         assert helped["text"] == stored["text"]
         assert [item["id"] for item in helped["response"]["output"]] == [
             item["id"] for item in stored["response"]["output"]
+        ]
+
+
+def test_what_the_provider_did_itself_is_a_call_of_another_and_its_sources_are_annotations(client: ChatClient) -> None:
+    helped = say(client, "search", "helped")
+    stored = client.do("retrieve", id=helped["response"]["id"])
+    for answer in (helped, stored):
+        kinds = [item["type"] for item in answer["response"]["output"]]
+        assert kinds == ["reasoning", "mcp_call", "mcp_call", "message"]
+        _, found, missed, message = answer["response"]["output"]
+        assert (found["name"], found["status"], found["output"]) == ("web_search", "completed", f'[{{"url":"{SEA}"}}]')
+        assert (missed["status"], missed["error"]["content"]) == ("failed", "too often")
+        assert message["content"][0]["annotations"] == [
+            {"type": "url_citation", "url": SEA, "title": "Tides", "start_index": start, "end_index": start + 4}
+            for start in (0, 5)
         ]
 
 

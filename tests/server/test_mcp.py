@@ -15,7 +15,14 @@ from mcp import MCPError
 from pydantic import BaseModel, Field, RootModel
 
 from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ask_human
-from helix_agents.domain.chunks import StepCommitted, StepDiscarded, TextDelta, ToolStart
+from helix_agents.domain.chunks import (
+    ProviderToolEnd,
+    ProviderToolStart,
+    StepCommitted,
+    StepDiscarded,
+    TextDelta,
+    ToolStart,
+)
 from helix_agents.llm.scripted import reply
 from helix_agents.mcp_tools.tools import IDEMPOTENCY_KEY as OURS_SENDS
 from helix_agents.server.mcp.progress import Progress
@@ -118,6 +125,12 @@ def test_progress_is_told_in_pieces_that_can_be_read() -> None:
     assert told(TextDelta(delta="no", **head), discarded) == ["Starting the last step over."]
     committed = StepCommitted(step_id="s", checkpoint_id="c", message_count=2, **head)
     assert told(TextDelta(delta="yes", **head), committed) == ["yes"]
+    about = {"tool_call_id": "ws", "tool_name": "web_search", **head}
+    assert told(ProviderToolStart(**about), ProviderToolEnd(**about), ProviderToolEnd(**about, error=True)) == [
+        "Running web_search.",
+        "web_search has ended.",
+        "web_search has failed.",
+    ]
     assert told(TextDelta(delta="below\n", parent_tool_call_id="c", **head)) == []
 
 

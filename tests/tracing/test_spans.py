@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRat
 from helix_agents import Agent, Compaction, Executor, Image, Text, UserMessage, tool
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.hooks import HookOrder
-from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall
+from helix_agents.domain.messages import AssistantMessage, ProviderCall, Thinking, ToolCall
 from helix_agents.domain.usage import TokenCount
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import open_backend
@@ -140,6 +140,7 @@ async def test_what_was_said_is_written_as_the_conventions_have_it(pictures: Pic
         text="Looking.",
         thinking=(Thinking(text="Hm."),),
         tool_calls=(ToolCall(id="c", name="look", arguments={"query": "x"}),),
+        provider_calls=(ProviderCall(id="ws", name="web_search", result=["found"], thoughts_before=1),),
     )
 
     class Thinks(ScriptedModel):
@@ -160,8 +161,10 @@ async def test_what_was_said_is_written_as_the_conventions_have_it(pictures: Pic
     assert "AAAA" not in str(pictures.spans)
     (answer,) = said["output.messages"]
     assert answer["role"] == "assistant"
-    assert [part["type"] for part in answer["parts"]] == ["reasoning", "text", "tool_call"]
-    assert answer["parts"][2]["arguments"] == {"query": "x"}
+    kinds = ["reasoning", "tool_call", "tool_call_response", "text", "tool_call"]
+    assert [part["type"] for part in answer["parts"]] == kinds
+    assert answer["parts"][2] == {"type": "tool_call_response", "id": "ws", "response": ["found"]}
+    assert answer["parts"][4]["arguments"] == {"query": "x"}
     assert json.loads(first.attributes["gen_ai.system_instructions"]) == [{"type": "text", "content": "Be brief."}]
     assert json.loads(first.attributes["gen_ai.tool.definitions"])[0]["name"] == "look"
     assert json.loads(second.attributes["gen_ai.input.messages"])[2]["parts"][0]["type"] == "tool_call_response"

@@ -29,6 +29,7 @@ from helix_agents.agent.tools import Capabilities, Tool
 from helix_agents.agent.workspace import Workspace
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import (
+    DefinitionError,
     InvalidStateError,
     StateSchemaChangedError,
     ToolOutputError,
@@ -38,6 +39,7 @@ from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.domain.writes import AppendToNonListError, Delete, StepWrites, apply_writes, difference
 from helix_agents.ports.llm import FINISH_TOOL, LLMAdapter, ModelSettings, ToolSpec
 from helix_agents.ports.prices import Prices
+from helix_agents.ports.provider_tools import ProviderTool, refusal_of
 from helix_agents.ports.skills import SkillProvider
 
 Instructions: TypeAlias = str | Callable[[RunContext[StateT, DepsT]], Awaitable[str] | str]
@@ -67,6 +69,8 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         version: Raise it when the state type changes. Sessions remember the version that wrote them.
         instructions: The system prompt, or a function of the run that returns it and is called before each step.
         tools: The tools the agent may call.
+        provider_tools: Tools that the model's provider runs itself, such as `WebSearch()`. Their calls are part of the
+            model's reply: nobody approves them, and no tool of yours runs.
         capabilities: Bundles of ready-made tools, such as `state_capabilities()`.
         skills: Texts the agent may read when a task calls for them: a list of `Skill`, or a provider such as
             `SkillFolder`. Sub-agents do not inherit them.
@@ -104,6 +108,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     version: int = 1
     instructions: Instructions[AgentStateT, DepsT] = ""
     tools: Sequence[Tool[..., Any]] = ()
+    provider_tools: Sequence[ProviderTool] = ()
     capabilities: Sequence[Capabilities] = ()
     skills: GivenSkills | None = None
     preload_skills: Sequence[str] = ()
@@ -130,6 +135,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         object.__setattr__(self, "hooks", each_hooks(self.hooks))
         check_definition(vars(self))
         object.__setattr__(self, "tools", tuple(self.tools))
+        object.__setattr__(self, "provider_tools", tuple(self.provider_tools))
         object.__setattr__(self, "capabilities", tuple(self.capabilities))
         object.__setattr__(self, "persistent_agents", tuple(self.persistent_agents))
         object.__setattr__(self, "preload_skills", tuple(self.preload_skills))
@@ -189,6 +195,16 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         spenders = AgentRegistry((self,)).everyone() if budget.scope == "tree" else (self,)
         for each in spenders:
             check_prices(each.models, each.prices, subject, each.name)
+
+    def check_runs_provider_tools(self, model: LLMAdapter) -> None:
+        """Reject a model whose provider does not run the agent's `provider_tools`.
+
+        Raises:
+            DefinitionError: says why, and which models do.
+        """
+        refusal = refusal_of(model, self.provider_tools, beside_tools=bool(self.tool_specs))
+        if refusal is not None:
+            raise DefinitionError(f"Agent {self.name!r}", f"{refusal}.")
 
     @cached_property
     def companion_tools(self) -> tuple[Tool[..., Any], ...]:

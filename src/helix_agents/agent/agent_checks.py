@@ -14,6 +14,7 @@ from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.memory import check_memory
 from helix_agents.agent.model_settings import check_settings
 from helix_agents.agent.names import check_name
+from helix_agents.agent.provider_tools import check_provider_tools
 from helix_agents.agent.signatures import NOTHING
 from helix_agents.agent.skills import check_skills
 from helix_agents.agent.state_type import NoState
@@ -63,6 +64,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
     check_hooks(given["hooks"], subject)
     check_skills(given["skills"], given["preload_skills"], subject)
     check_workspace(given["workspace"], subject)
+    check_provider_tools(given["provider_tools"], subject)
     _check_tools(given, subject)
 
 

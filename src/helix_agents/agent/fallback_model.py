@@ -1,6 +1,6 @@
 """Several models as one: the reply comes from the first model that gives one."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -8,6 +8,7 @@ import msgspec
 from helix_agents.domain.errors import ContextTooLongError, DefinitionError, ModelError
 from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest, ReplyDone
 from helix_agents.ports.models import open_model
+from helix_agents.ports.provider_tools import ProviderTool, refusal_of
 
 
 class FallbackModel(LLMAdapter):
@@ -38,6 +39,11 @@ class FallbackModel(LLMAdapter):
     def opened(self, adapter_of: Callable[[str | LLMAdapter], LLMAdapter]) -> "FallbackModel":
         """The same models, opened by the caller, which also closes them."""
         return FallbackModel(*map(adapter_of, self.models))
+
+    def refuse_provider_tools(self, tools: Sequence[ProviderTool], *, beside_tools: bool) -> str | None:
+        """Why one of the models cannot be used with these tools; None if each of them can, because each may answer."""
+        opened = (open_model(each) if isinstance(each, str) else each for each in self.models)
+        return next(filter(None, (refusal_of(each, tools, beside_tools=beside_tools) for each in opened)), None)
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Stream the reply of the first model that gives one.

@@ -5,10 +5,13 @@ from typing import Any
 
 from helix_agents.agent.names import SUBAGENT
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import shown_json
+from helix_agents.cli.plain import shown_json, source_line
 from helix_agents.domain.chunks import (
     Custom,
+    ProviderToolEnd,
+    ProviderToolInput,
     RunStarted,
+    SourceChunk,
     StepDiscarded,
     StreamChunk,
     SubagentEnd,
@@ -33,13 +36,17 @@ class Follower:
         self._output = output
         self._session_id = session_id
         self._in_a_line = False
+        self._sources: set[str] = set()
 
     def show(self, chunk: StreamChunk) -> None:
         """Show a chunk."""
         if isinstance(chunk, TextDelta) and chunk.session_id == self._session_id:
             self._output.say(chunk.delta, end=False)
             self._in_a_line = bool(chunk.delta) and not chunk.delta.endswith("\n")
-        elif (note := _note(chunk)) is not None:
+        elif (note := _note(chunk)) is not None and note not in self._sources:
+            if isinstance(chunk, SourceChunk):
+                # An answer may refer to one page many times.
+                self._sources.add(note)
             self.end_line()
             self._output.note(note)
 
@@ -59,6 +66,12 @@ def _note(chunk: StreamChunk) -> str | None:
             return f"· {who}{name} → {_short(result)}"
         case ToolError(tool_name=name, error=error):
             return f"· {who}{name} failed: {_short(error)}"
+        case ProviderToolInput(tool_name=name, arguments=arguments):
+            return f"· {who}{name} {_short(arguments)} (at the provider)"
+        case ProviderToolEnd(tool_name=name, result=result, error=failed):
+            return f"· {who}{name} {'failed:' if failed else '→'} {_short(result)}"
+        case SourceChunk():
+            return f"· {who}source {source_line(chunk)}"
         case SubagentStart(child_agent_type=agent):
             return f"· {agent} starts"
         case SubagentEnd(child_agent_type=agent, status=status):

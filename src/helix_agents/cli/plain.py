@@ -5,6 +5,8 @@ from typing import Any, cast
 
 import msgspec
 
+from helix_agents.domain.chunks import SourceChunk
+from helix_agents.domain.messages import Source
 from helix_agents.domain.paging import Page
 
 
@@ -56,3 +58,8 @@ def shown_count(count: int, noun: str) -> str:
 def shown_json(value: Any) -> str:
     """A value on one line: text as is, anything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def source_line(source: Source | SourceChunk) -> str:
+    """Something that an answer refers to, in one line."""
+    return " ".join(word for word in (source.title, source.url or source.document_id) if word)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span, shown_time
+from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span, shown_time, source_line
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
@@ -85,8 +85,14 @@ def shown_message(message: Message) -> Iterable[str]:
             yield f"{'hidden' if hidden else 'user'}: {text}"
         case AssistantMessage(text=text, tool_calls=calls, interrupted=interrupted):
             cut = f" [{interrupted}]" if interrupted else ""
-            if text or not calls:
+            for made in message.provider_calls:
+                came_to = "failed" if made.error else "answers"
+                yield f"the provider calls {made.name} {shown_json(made.arguments)}"
+                yield f"{made.name} {came_to}: {shown_json(made.result)}"
+            if text or not (calls or message.provider_calls):
                 yield f"assistant: {text}{cut}"
+            for source in dict.fromkeys(map(source_line, message.sources)):
+                yield f"source: {source}"
             for call in calls:
                 yield f"assistant calls {call.name} {shown_json(call.arguments)}{cut}"
         case ToolMessage(tool_name=name, content=content, error=error):

@@ -90,6 +90,40 @@ class ToolError(ChunkHeader, tag="tool_error"):
     code: str | None = None
 
 
+class ProviderToolStart(ChunkHeader, tag="provider_tool_start"):
+    """The model's provider starts a call of its own. No tool of the agent runs for it."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+
+
+class ProviderToolInput(ChunkHeader, tag="provider_tool_input"):
+    """What the provider calls its tool with. Some providers say so only together with the result."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+    arguments: JSON = None
+
+
+class ProviderToolEnd(ChunkHeader, tag="provider_tool_end"):
+    """A call of the provider's own is over; `result` is None if the provider gave none, or if it is too large here."""
+
+    tool_call_id: ToolCallId
+    tool_name: str
+    result: JSON = None
+    error: bool = False
+
+
+class SourceChunk(ChunkHeader, tag="source"):
+    """Something that the reply of this step refers to, with the positions in its text."""
+
+    url: str | None = None
+    title: str | None = None
+    document_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
 class ToolApprovalRequest(ChunkHeader, tag="tool_approval_request"):
     """A call waits for a person's decision."""
 
@@ -223,6 +257,10 @@ StreamChunk: TypeAlias = (
     | ToolStart
     | ToolEnd
     | ToolError
+    | ProviderToolStart
+    | ProviderToolInput
+    | ProviderToolEnd
+    | SourceChunk
     | ToolApprovalRequest
     | SubagentStart
     | SubagentEnd

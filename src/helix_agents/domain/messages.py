@@ -1,5 +1,6 @@
 """What a transcript consists of: user, assistant and tool messages."""
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias, cast
 
 from helix_agents.domain.ids import ToolCallId
@@ -67,6 +68,36 @@ def says_nothing(arguments: str) -> bool:
     return arguments.strip() in ("", "null")
 
 
+class ProviderCall(Record):
+    """One call that the model's provider carried out itself while it replied, such as a web search.
+
+    It is part of the reply: no tool of the agent runs for it, and no tool message answers it. `result` is what can be
+    shown of it; None if the provider gave none. `thoughts_before` and `text_before` say how many blocks of reasoning
+    and how many characters of the text came before it.
+    """
+
+    id: ToolCallId
+    name: str
+    arguments: dict[str, JSON] | str = {}
+    result: JSON = None
+    error: bool = False
+    thoughts_before: int = 0
+    text_before: int = 0
+
+
+class Source(Record):
+    """Something that a reply refers to: a web page, or a document that the provider knows by its id.
+
+    `start` and `end` are the positions in the reply's text that it stands behind, if the provider said so.
+    """
+
+    url: str | None = None
+    title: str | None = None
+    document_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
 class AssistantMessage(Record, tag_field="role", tag="assistant"):
     """One reply of the model."""
 
@@ -78,6 +109,27 @@ class AssistantMessage(Record, tag_field="role", tag="assistant"):
     interrupted: Literal["interrupt", "abort", "crash"] | None = None
     id: str | None = None
     metadata: dict[str, JSON] = {}
+    provider_calls: tuple[ProviderCall, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+def in_spoken_order(reply: AssistantMessage) -> Iterator[Thinking | str | ProviderCall]:
+    """The reasoning, the text and the provider's own calls of a reply, each where it began. The text is one piece."""
+    calls = iter((*reply.provider_calls, None))
+    call = next(calls)
+    for place, thought in enumerate(reply.thinking):
+        while call is not None and call.text_before == 0 and call.thoughts_before <= place:
+            yield call
+            call = next(calls)
+        yield thought
+    while call is not None and call.text_before == 0:
+        yield call
+        call = next(calls)
+    if reply.text:
+        yield reply.text
+    while call is not None:
+        yield call
+        call = next(calls)
 
 
 EDITED_INPUT = "edited_input"

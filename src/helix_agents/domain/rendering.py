@@ -6,6 +6,10 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from helix_agents.domain.chunks import (
+    ProviderToolEnd,
+    ProviderToolInput,
+    ProviderToolStart,
+    SourceChunk,
     StepCommitted,
     StepDiscarded,
     StreamChunk,
@@ -22,7 +26,15 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.errors import SessionCorruptError
 from helix_agents.domain.ids import RunId, ToolCallId
-from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage
+from helix_agents.domain.messages import (
+    AssistantMessage,
+    Message,
+    ProviderCall,
+    Source,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+)
 from helix_agents.domain.records import JSON, decode_json, encode
 
 
@@ -66,6 +78,29 @@ class _Reply:
         self._text: list[str] = []
         self._thoughts: list[Thinking] = []
         self._thinking: list[str] = []
+        self._provided: dict[ToolCallId, ProviderCall] = {}
+        self._sources: list[Source] = []
+
+    def provide(self, chunk: ProviderToolStart | ProviderToolInput | ProviderToolEnd) -> None:
+        call_id = chunk.tool_call_id
+        made = self._provided.get(call_id) or ProviderCall(
+            id=call_id,
+            name=chunk.tool_name,
+            thoughts_before=len(self._thoughts),
+            text_before=sum(map(len, self._text)),
+        )
+        match chunk:
+            case ProviderToolInput(arguments=arguments):
+                made = replace(made, arguments=arguments)
+            case ProviderToolEnd(result=result, error=error):
+                made = replace(made, result=result, error=error)
+            case ProviderToolStart():
+                pass
+        self._provided[call_id] = made
+
+    def refer_to(self, chunk: SourceChunk) -> None:
+        about = {name: getattr(chunk, name) for name in Source.__struct_fields__}
+        self._sources.append(Source(**about))
 
     def say(self, text: str) -> None:
         self._text.append(text)
@@ -82,6 +117,8 @@ class _Reply:
             text="".join(self._text),
             thinking=(*self._thoughts, *open_thought),
             tool_calls=tuple(self.calls.values()),
+            provider_calls=tuple(self._provided.values()),
+            sources=tuple(self._sources),
         )
         yield from self.ordered_results()
 
@@ -125,6 +162,10 @@ class _Page:
                 self._reply_of(chunk).say(chunk.delta)
             case ThinkingChunk():
                 self._reply_of(chunk).think(chunk)
+            case ProviderToolStart() | ProviderToolInput() | ProviderToolEnd():
+                self._reply_of(chunk).provide(chunk)
+            case SourceChunk():
+                self._reply_of(chunk).refer_to(chunk)
             case ToolArgStreamStart():
                 self._call(chunk, chunk.tool_name, None)
             case ToolArgStreamDelta() | ToolArgStreamEnd():

@@ -4,13 +4,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from helix_agents.domain.errors import ModelError
-from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall
+from helix_agents.domain.messages import AssistantMessage, ProviderCall, Source, Thinking, ToolCall, in_spoken_order
 from helix_agents.domain.records import JSON, Record, encode
 from helix_agents.domain.usage import TokenCount
 from helix_agents.ports.llm import (
     FINISH_TOOL,
     ModelEvent,
     ModelRequest,
+    ProviderCallEnded,
+    ProviderCallInput,
+    ProviderCallStarted,
     ReplyDone,
     StopReason,
     TextPiece,
@@ -29,11 +32,23 @@ class Call(Record):
     id: str | None = None
 
 
+class ProviderAct(Record):
+    """One call of a script that the model's provider carries out itself."""
+
+    name: str
+    arguments: dict[str, JSON] | str = {}
+    result: JSON = None
+    error: bool = False
+    id: str | None = None
+
+
 class Reply(Record):
     """One whole reply of a script."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
+    provider_calls: tuple[ProviderAct, ...] = ()
+    sources: tuple[Source, ...] = ()
     thinking: tuple[Thinking, ...] = ()
     stop_reason: StopReason | None = None
     usage: TokenCount | None = None
@@ -56,19 +71,42 @@ def call(name: str, arguments: dict[str, JSON] | str | None = None, *, id: str |
     return Call(name=name, arguments={} if arguments is None else arguments, id=id)
 
 
+def provider_call(
+    name: str,
+    arguments: dict[str, JSON] | str | None = None,
+    *,
+    result: JSON = None,
+    error: bool = False,
+    id: str | None = None,
+) -> ProviderAct:
+    """A call that the model's provider carries out itself, for `reply(provider_calls=[…])`."""
+    return ProviderAct(name=name, arguments=arguments or {}, result=result, error=error, id=id)
+
+
 def reply(
     text: str = "",
     *,
     calls: Sequence[Call] = (),
+    provider_calls: Sequence[ProviderAct] = (),
+    sources: Sequence[Source] = (),
     thinking: str | Thinking | Sequence[Thinking] = (),
     stop_reason: StopReason | None = None,
     usage: TokenCount | None = None,
 ) -> Reply:
-    """A reply of several parts: thinking, then text, then calls to be made in parallel."""
+    """A reply of several parts: thinking, then what the provider does itself, then text, then calls to be made in
+    parallel. `sources` are what the text refers to."""
     if isinstance(thinking, str):
         thinking = Thinking(text=thinking)
     blocks = (thinking,) if isinstance(thinking, Thinking) else tuple(thinking)
-    return Reply(text=text, calls=tuple(calls), thinking=blocks, stop_reason=stop_reason, usage=usage)
+    return Reply(
+        text=text,
+        calls=tuple(calls),
+        provider_calls=tuple(provider_calls),
+        sources=tuple(sources),
+        thinking=blocks,
+        stop_reason=stop_reason,
+        usage=usage,
+    )
 
 
 def finish(output: dict[str, JSON] | str, *, id: str | None = None) -> Call:
@@ -84,12 +122,19 @@ def stream_reply(said: Said, request: ModelRequest, *, number: int, chunk: int, 
     """A reply in pieces of at most `chunk` characters, followed by the whole. `number` is used for the ids of calls."""
     whole = _whole(said)
     message = _message(whole, number, model)
-    for block in message.thinking:
-        for piece in _pieces(block.text, chunk):
-            yield ThinkingPiece(delta=piece)
-        yield ThinkingPiece(done=True, signature=block.signature)
-    for piece in _pieces(message.text, chunk):
-        yield TextPiece(delta=piece)
+    for part in in_spoken_order(message):
+        match part:
+            case Thinking(text=thought, signature=signature):
+                for piece in _pieces(thought, chunk):
+                    yield ThinkingPiece(delta=piece)
+                yield ThinkingPiece(done=True, signature=signature)
+            case ProviderCall():
+                yield ProviderCallStarted(id=part.id, name=part.name)
+                yield ProviderCallInput(id=part.id, arguments=part.arguments)
+                yield ProviderCallEnded(id=part.id, result=part.result, error=part.error)
+            case str():
+                for piece in _pieces(part, chunk):
+                    yield TextPiece(delta=piece)
     for made in message.tool_calls:
         yield ToolCallStarted(id=made.id, name=made.name)
         for piece in _pieces(_as_text(made.arguments), chunk):
@@ -113,12 +158,25 @@ def _message(whole: Reply, number: int, model: str) -> AssistantMessage:
         ToolCall(id=made.id or f"call_{number}_{place}", name=made.name, arguments=made.arguments)
         for place, made in enumerate(whole.calls, start=1)
     )
+    provided = tuple(
+        ProviderCall(
+            id=act.id or f"provider_call_{number}_{place}",
+            name=act.name,
+            arguments=act.arguments,
+            result=act.result,
+            error=act.error,
+            thoughts_before=len(whole.thinking),
+        )
+        for place, act in enumerate(whole.provider_calls, start=1)
+    )
     return AssistantMessage(
         text=whole.text,
         thinking=whole.thinking,
         tool_calls=calls,
         stop_reason=whole.stop_reason or ("tool_calls" if calls else "stop"),
         model=model,
+        provider_calls=provided,
+        sources=whole.sources,
     )
 
 

@@ -13,20 +13,24 @@ from helix_agents.domain.records import Record, encode
 from helix_agents.domain.summaries import summarised_by
 from helix_agents.llm.script import (
     Call,
+    ProviderAct,
     Reply,
     Said,
     ScriptExhaustedError,
     Step,
     call,
     finish,
+    provider_call,
     reply,
     stream_reply,
 )
 from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest, ReplyDone, ToolSpec
+from helix_agents.ports.provider_tools import ProviderTool
 
 __all__ = [
     "Asked",
     "Call",
+    "ProviderAct",
     "Reply",
     "RoutingScriptedModel",
     "ScriptExhaustedError",
@@ -34,6 +38,7 @@ __all__ = [
     "Step",
     "call",
     "finish",
+    "provider_call",
     "reply",
 ]
 
@@ -65,6 +70,11 @@ class Asked(Record):
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools it could call."""
         return self.request.tools
+
+    @property
+    def provider_tools(self) -> tuple[ProviderTool, ...]:
+        """The tools that its provider would run."""
+        return self.request.provider_tools
 
 
 class ScriptedModel(LLMAdapter):
@@ -108,6 +118,10 @@ class ScriptedModel(LLMAdapter):
     @property
     def name(self) -> str:
         return self._name
+
+    def refuse_provider_tools(self, tools: Sequence[ProviderTool], *, beside_tools: bool) -> str | None:
+        """None: a script can say what any provider's tool does."""
+        return None
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Stream the step whose turn it is.
@@ -186,6 +200,10 @@ class RoutingScriptedModel(LLMAdapter):
     @property
     def name(self) -> str:
         return self._name
+
+    def refuse_provider_tools(self, tools: Sequence[ProviderTool], *, beside_tools: bool) -> str | None:
+        """None: a script can say what any provider's tool does."""
+        return None
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Stream what the asking agent's script says.

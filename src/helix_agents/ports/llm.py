@@ -7,6 +7,7 @@ from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.usage import TokenCount
+from helix_agents.ports.provider_tools import ProviderTool
 
 CacheTtl: TypeAlias = Literal["5m", "1h"]
 
@@ -69,6 +70,8 @@ class ModelRequest(Record):
 
     If the agent's history processors chose the messages, `chosen_from` has all those they chose from. Any message may
     then differ from the step before.
+
+    `provider_tools` are those that the provider runs itself.
     """
 
     agent_type: str
@@ -80,6 +83,7 @@ class ModelRequest(Record):
     tools: tuple[ToolSpec, ...] = ()
     settings: ModelSettings = ModelSettings()
     chosen_from: Sequence[Message] | None = None
+    provider_tools: tuple[ProviderTool, ...] = ()
 
 
 class TextPiece(Record, tag_field="event", tag="text"):
@@ -116,8 +120,32 @@ class ToolCallEnded(Record, tag_field="event", tag="tool_call_ended"):
     id: ToolCallId
 
 
+class ProviderCallStarted(Record, tag_field="event", tag="provider_call_started"):
+    """The provider started a call of its own; `id` is the provider's."""
+
+    id: ToolCallId
+    name: str
+
+
+class ProviderCallInput(Record, tag_field="event", tag="provider_call_input"):
+    """What the provider calls its tool with."""
+
+    id: ToolCallId
+    arguments: dict[str, JSON] | str
+
+
+class ProviderCallEnded(Record, tag_field="event", tag="provider_call_ended"):
+    """What came of a call of the provider's own, as far as it can be shown."""
+
+    id: ToolCallId
+    result: JSON = None
+    error: bool = False
+
+
 class ReplyDone(Record, tag_field="event", tag="done"):
-    """The whole reply, always the last event. Call ids are the provider's, as in the events before.
+    """The whole reply, always the last event. Call ids are the provider's, as in the events before. So are those of its
+    `provider_calls`; an adapter that wants them back with the reply keeps them elsewhere, because the engine may rename
+    calls.
 
     An adapter in front of several models names the one that answered; usage is counted under its name.
     """
@@ -127,7 +155,17 @@ class ReplyDone(Record, tag_field="event", tag="done"):
     answered_by: str | None = None
 
 
-ModelEvent: TypeAlias = TextPiece | ThinkingPiece | ToolCallStarted | ToolArgumentsPiece | ToolCallEnded | ReplyDone
+ModelEvent: TypeAlias = (
+    TextPiece
+    | ThinkingPiece
+    | ToolCallStarted
+    | ToolArgumentsPiece
+    | ToolCallEnded
+    | ProviderCallStarted
+    | ProviderCallInput
+    | ProviderCallEnded
+    | ReplyDone
+)
 
 
 class LLMAdapter(Protocol):

@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from helix_agents.llm.scripted import RoutingScriptedModel, ScriptedModel, call, finish, reply
+from helix_agents.llm.scripted import RoutingScriptedModel, ScriptedModel, call, finish, provider_call, reply
 
 if TYPE_CHECKING:
     from helix_agents.testing.postgres_service import PostgresService, postgres_schemas, postgres_service, postgres_url
@@ -18,6 +18,7 @@ __all__ = [
     "postgres_schemas",
     "postgres_service",
     "postgres_url",
+    "provider_call",
     "reply",
 ]
 

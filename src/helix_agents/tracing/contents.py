@@ -9,10 +9,13 @@ from helix_agents.domain.messages import (
     File,
     Image,
     Message,
+    ProviderCall,
     Text,
+    Thinking,
     ToolCall,
     ToolMessage,
     UserMessage,
+    in_spoken_order,
 )
 from helix_agents.domain.records import encode
 from helix_agents.ports.llm import ToolSpec
@@ -78,12 +81,19 @@ def _part(part: Text | Image | File) -> dict[str, Any]:
 
 
 def _parts_of_reply(reply: AssistantMessage) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = [{"type": "reasoning", "content": thought.text} for thought in reply.thinking]
-    if reply.text:
-        parts.append({"type": "text", "content": reply.text})
+    parts: list[dict[str, Any]] = []
+    for said in in_spoken_order(reply):
+        match said:
+            case Thinking(text=thought):
+                parts.append({"type": "reasoning", "content": thought})
+            case ProviderCall():
+                parts.append(_call(said))
+                parts.append({"type": "tool_call_response", "id": said.id, "response": said.result})
+            case str():
+                parts.append({"type": "text", "content": said})
     parts.extend(_call(call) for call in reply.tool_calls)
     return parts
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall | ProviderCall) -> dict[str, Any]:
     return {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from helix_agents import Agent, Suspended, ToolContext, tool
+from helix_agents import Agent, AssistantMessage, Suspended, ToolContext, WebSearch, tool
 from helix_agents.domain.chunks import (
     Custom,
     Output,
+    ProviderToolEnd,
+    ProviderToolInput,
     RunPaused,
     StatePatch,
     StepCommitted,
@@ -18,7 +20,7 @@ from helix_agents.domain.chunks import (
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.streams import StreamLimits
 from helix_agents.runtimes.in_process import Executor
-from helix_agents.testing import ScriptedModel, call, reply
+from helix_agents.testing import ScriptedModel, call, provider_call, reply
 from helix_agents.testing.contracts.executor.stage import SESSION, completed
 
 LONG = "x" * 3_000
@@ -85,6 +87,19 @@ async def test_a_call_that_is_too_large_for_a_chunk_waits_for_its_approval(helix
     assert result.pending[0].input == {"text": LONG}
     assert RunPaused in await told(helix)
     assert ToolApprovalRequest not in await told(helix)
+
+
+async def test_what_a_provider_found_that_is_too_large_for_a_chunk_is_in_the_transcript(helix: Executor):
+    found = provider_call("web_search", {"query": LONG}, result=LONG)
+    model = ScriptedModel([reply("Done.", provider_calls=[found])])
+    agent = Agent(name="searcher", model=model, provider_tools=[WebSearch()])
+    assert await completed(await helix.execute(agent, "Go", SESSION)) == "Done."
+    chunks = await helix._services.streams.get_all_chunks(SESSION)
+    assert [each.result for each in chunks if isinstance(each, ProviderToolEnd)] == [None]
+    assert ProviderToolInput not in await told(helix)
+    said = (await helix.sessions.messages(SESSION)).items[0].message
+    assert isinstance(said, AssistantMessage)
+    assert [(call.arguments, call.result) for call in said.provider_calls] == [({"query": LONG}, LONG)]
 
 
 async def test_an_event_that_is_too_large_for_a_chunk_does_not_fail_its_run(helix: Executor):

@@ -15,6 +15,7 @@ from helix_agents.domain.errors import (
     HelixError,
     InvalidStateError,
     ModelError,
+    ModelRefusedError,
     PriceUnknownError,
     SkillsUnavailableError,
     WorkspaceFailedError,
@@ -31,6 +32,7 @@ from helix_agents.engine.scope import Notes, RunScope
 from helix_agents.engine.steps.compacting import fewer_messages, messages_to_show
 from helix_agents.engine.steps.news import tell_news
 from helix_agents.engine.steps.planning import plan_reply
+from helix_agents.engine.steps.provider_calls import usage_of
 from helix_agents.engine.steps.remembering import recall
 from helix_agents.engine.steps.skills import settle_skills, with_skills
 from helix_agents.engine.steps.spending import check_budgets
@@ -38,6 +40,7 @@ from helix_agents.engine.steps.stop_watch import undisturbed
 from helix_agents.engine.steps.streaming import ReplyStream
 from helix_agents.engine.steps.workspaces import settle_files
 from helix_agents.ports.llm import FINISH_TOOL, ModelRequest, ModelSettings, ReplyDone, ToolSpec
+from helix_agents.ports.provider_tools import ProviderTool, refusal_of
 
 _FAILURES = (
     ModelError,
@@ -124,7 +127,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
         await scope.desk.put_reply(scope.step_id(step), resting)
         return Reply(calls=resting.calls)
     assert cut.happened
-    partial = stream.partial()
+    partial = await stream.partial()
     if partial is not None:
         await scope.desk.put_reply(scope.step_id(step), RestingReply(message=partial, **_told(scope, begun)))
     return Stopped()
@@ -147,6 +150,7 @@ async def _request(asking: _Asking, messages: Sequence[Message]) -> ModelRequest
         instructions=instructions if scope.agent.skill_provider is None else with_skills(scope, instructions),
         tools=tools,
         settings=settings,
+        provider_tools=_provider_tools(scope, tools),
         **await _chosen(asking, messages),
     )
 
@@ -162,6 +166,19 @@ def _for_this_step(scope: RunScope, settings: ModelSettings, tools: Sequence[Too
         case name:
             holds = name in offered and not scope.corrections.answered
     return settings if holds else msgspec.structs.replace(settings, tool_choice=None)
+
+
+def _provider_tools(scope: RunScope, offered: Sequence[ToolSpec]) -> tuple[ProviderTool, ...]:
+    """The tools for the provider to run, beside those that the model is offered.
+
+    Raises:
+        ModelRefusedError: it does not. Another process may have started the run, without knowing its model.
+    """
+    tools = tuple(scope.agent.provider_tools)
+    refusal = refusal_of(scope.model, tools, beside_tools=bool(offered)) if tools else None
+    if refusal is not None:
+        raise ModelRefusedError(scope.model.name, refusal)
+    return tools
 
 
 async def _chosen(asking: _Asking, messages: Sequence[Message]) -> dict[str, Any]:
@@ -190,7 +207,7 @@ async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply
         rejections=plan.rejections,
         previews=plan.previews,
         writes=asking.draft.writes(),
-        usage=(spent, *scope.counted(step, asking.notes)),
+        usage=(spent, *usage_of(scope, step, reply.provider_calls), *scope.counted(step, asking.notes)),
         **_told(scope, begun),
     )
 

@@ -25,8 +25,9 @@ class CallIds:
 
     @cached_property
     def _used(self) -> set[ToolCallId]:
-        calls = (message.tool_calls for message in self._messages if isinstance(message, AssistantMessage))
-        return {call.id for each in calls for call in each}
+        replies = [message for message in self._messages if isinstance(message, AssistantMessage)]
+        made = {call.id for reply in replies for call in reply.tool_calls}
+        return made | {call.id for reply in replies for call in reply.provider_calls}
 
     def claim(self, provider_id: str) -> ToolCallId:
         """An unused id, as close to the provider's as possible."""

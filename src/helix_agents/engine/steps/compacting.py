@@ -217,6 +217,8 @@ def _told(messages: Sequence[Message]) -> Iterator[str]:
                 who = "Summary of what came before" if is_summary else "Note to the assistant" if hidden else "User"
                 yield f"{who}: {_words(message)}"
             case AssistantMessage(text=text, tool_calls=calls):
+                for made in message.provider_calls:
+                    yield f"{made.name}, asked with {_json(made.arguments)}, gave {_shortened(_json(made.result))}"
                 if text:
                     yield f"Assistant: {text}"
                 for call in calls:

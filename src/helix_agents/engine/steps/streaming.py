@@ -18,11 +18,22 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.errors import HelixError, ModelError, ModelUnavailableError, UnstorableValueError
 from helix_agents.domain.ids import ToolCallId
-from helix_agents.domain.messages import AssistantMessage, Thinking, ToolCall, says_nothing
+from helix_agents.domain.messages import (
+    AssistantMessage,
+    ProviderCall,
+    Thinking,
+    ToolCall,
+    in_spoken_order,
+    says_nothing,
+)
 from helix_agents.domain.records import check_record, decode, encode
 from helix_agents.engine.scope import RunScope
+from helix_agents.engine.steps.provider_calls import ProviderCalls, tell_again, tell_sources
 from helix_agents.ports.llm import (
     ModelRequest,
+    ProviderCallEnded,
+    ProviderCallInput,
+    ProviderCallStarted,
     ReplyDone,
     TextPiece,
     ThinkingPiece,
@@ -48,6 +59,7 @@ class ReplyStream:
         self._thinking: list[Thinking] = []
         self._calls: list[_StreamedCall] = []
         self._by_provider_id: dict[str, list[_StreamedCall]] = {}
+        self._provider_calls: ProviderCalls | None = None
 
     async def run(self, request: ModelRequest) -> ReplyDone:
         """Ask and stream; the returned reply carries our call ids and the name of the model that gave it.
@@ -68,13 +80,18 @@ class ReplyStream:
                         await self._begin_call(event)
                     case ToolCallEnded(id=call_id):
                         await self._end_call(call_id)
+                    case ProviderCallStarted() | ProviderCallInput() | ProviderCallEnded():
+                        await self._provider_does(event)
                     case ReplyDone(reply=reply):
                         self._check(event)
                         if reply.text and not self._text:
                             # An adapter need not stream; readers then get the whole text at once.
                             await self._say(reply.text)
                         by = event.answered_by or self._scope.model.name
-                        return ReplyDone(reply=self._own(reply, by), usage=event.usage, answered_by=by)
+                        own = self._own(reply, by)
+                        if own.provider_calls or own.sources:
+                            own = await self._of_provider().whole(own)
+                        return ReplyDone(reply=own, usage=event.usage, answered_by=by)
         raise ModelUnavailableError(self._scope.model.name, "the stream ended without a whole reply")
 
     def _check(self, done: ReplyDone) -> None:
@@ -85,11 +102,12 @@ class ReplyStream:
             reason = f"its adapter gave a reply that cannot be stored: {problem.reason}"
             raise ModelError(self._scope.model.name, reason) from problem
 
-    def partial(self) -> AssistantMessage | None:
+    async def partial(self) -> AssistantMessage | None:
         """What readers have seen so far, as a message; None if nothing was said."""
         calls = tuple(call.whole() for call in self._calls if call.ended)
         text = "".join(self._text)
-        if not text and not calls:
+        provided = () if self._provider_calls is None else await self._provider_calls.cut()
+        if not text and not calls and not provided:
             return None
         return AssistantMessage(
             id=self._scope.step_id(self._step),
@@ -99,6 +117,7 @@ class ReplyStream:
             tool_calls=calls,
             model=self._scope.model.name,
             interrupted="interrupt",
+            provider_calls=provided,
         )
 
     async def _say(self, delta: str) -> None:
@@ -125,6 +144,21 @@ class ReplyStream:
             self._growing = None if ends else written
         if self._scope.hooks.wants("on_thinking"):
             await self._scope.fire(self._scope.info(self._step), ThinkingEvent(delta=piece.delta, done=piece.done))
+
+    async def _provider_does(self, event: ProviderCallStarted | ProviderCallInput | ProviderCallEnded) -> None:
+        calls = self._of_provider()
+        match event:
+            case ProviderCallStarted():
+                await calls.begin(event, thoughts=len(self._thinking), text=sum(map(len, self._text)))
+            case ProviderCallInput():
+                await calls.told_input(event)
+            case ProviderCallEnded():
+                await calls.end(event)
+
+    def _of_provider(self) -> ProviderCalls:
+        if self._provider_calls is None:
+            self._provider_calls = ProviderCalls(self._scope, self._step)
+        return self._provider_calls
 
     async def _begin_call(self, started: ToolCallStarted) -> None:
         # The id is rewritten before the first chunk that carries it, so every reader sees the same one.
@@ -177,11 +211,16 @@ class ReplyStream:
 
 async def say_again(scope: RunScope, step: int, reply: AssistantMessage) -> None:
     """Stream a recorded reply again: what readers saw of it was discarded with the attempt that died."""
-    for thought in reply.thinking:
-        told = {"content": thought.text, "is_complete": True, "signature": thought.signature}
-        await _write_delta(scope, scope.chunk(ThinkingChunk, step, **told))
-    if reply.text:
-        await _write_delta(scope, scope.chunk(TextDelta, step, delta=reply.text))
+    for said in in_spoken_order(reply):
+        match said:
+            case Thinking(text=thought, signature=signature):
+                told = {"content": thought, "is_complete": True, "signature": signature}
+                await _write_delta(scope, scope.chunk(ThinkingChunk, step, **told))
+            case str():
+                await _write_delta(scope, scope.chunk(TextDelta, step, delta=said))
+            case ProviderCall():
+                await tell_again(scope, step, said)
+    await tell_sources(scope, step, reply.sources)
     for call in reply.tool_calls:
         arguments = call.arguments if isinstance(call.arguments, str) else encode(call.arguments).decode()
         about = {"tool_call_id": call.id}

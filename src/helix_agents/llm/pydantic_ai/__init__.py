@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from helix_agents.domain.errors import MissingExtraError
+from helix_agents.llm.pydantic_ai import provider_support
 from helix_agents.llm.pydantic_ai.adapter import PydanticAIModel
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def open_anthropic(name: str, *, api_key: str | None = None, base_url: str | Non
         provider = AnthropicProvider(api_key=api_key, base_url=base_url, http_client=http)
         return AnthropicModel(model_of(name), provider=provider)
 
-    return PydanticAIModel(name, build)
+    return PydanticAIModel(name, build, provider_tools=provider_support.ANTHROPIC)
 
 
 def open_openai(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
@@ -46,7 +47,7 @@ def open_openai(name: str, *, api_key: str | None = None, base_url: str | None =
         provider = OpenAIProvider(api_key=api_key, base_url=base_url, http_client=http)
         return OpenAIResponsesModel(model_of(name), provider=provider)
 
-    return PydanticAIModel(name, build)
+    return PydanticAIModel(name, build, provider_tools=provider_support.OPENAI)
 
 
 def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
@@ -65,7 +66,7 @@ def open_openai_chat(name: str, *, api_key: str | None = None, base_url: str | N
         provider = OpenAIProvider(api_key=api_key, base_url=base_url, http_client=http)
         return TotalsOfChat(model_of(name), provider=provider)
 
-    return PydanticAIModel(name, build)
+    return PydanticAIModel(name, build, provider_tools=provider_support.OPENAI_CHAT)
 
 
 def open_google(name: str, *, api_key: str | None = None, base_url: str | None = None) -> PydanticAIModel:
@@ -83,7 +84,7 @@ def open_google(name: str, *, api_key: str | None = None, base_url: str | None =
         provider = GoogleProvider(api_key=api_key, base_url=base_url, http_client=http)
         return GoogleModel(model_of(name), provider=provider)
 
-    return PydanticAIModel(name, build)
+    return PydanticAIModel(name, build, provider_tools=provider_support.GOOGLE)
 
 
 def model_of(name: str) -> str:

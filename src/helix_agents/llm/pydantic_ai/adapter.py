@@ -1,11 +1,13 @@
 """A model behind Pydantic AI's providers, loaded when it is first asked."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from helix_agents.llm.pydantic_ai.provider_support import Support, refusal
 from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest
+from helix_agents.ports.provider_tools import ProviderTool
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -18,17 +20,27 @@ class PydanticAIModel(LLMAdapter):
     """Any model that Pydantic AI can reach. `build` creates it, in a thread, when it is first asked.
 
     `build` gets an HTTP client for the model's provider; `close` closes it. One instance serves any number of sessions,
-    and any event loop, one loop at a time.
+    and any event loop, one loop at a time. `provider_tools` says which tools its provider runs; without it, that is
+    found out when the model is first asked.
     """
 
-    def __init__(self, name: str, build: "Callable[[AsyncClient], Model[Any]]") -> None:
+    def __init__(
+        self, name: str, build: "Callable[[AsyncClient], Model[Any]]", *, provider_tools: Support | None = None
+    ) -> None:
         self._name = name
         self._build = build
+        self._provider_tools = provider_tools
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Task[Exchange]] | None = None
 
     @property
     def name(self) -> str:
         return self._name
+
+    def refuse_provider_tools(self, tools: Sequence[ProviderTool], *, beside_tools: bool) -> str | None:
+        """Why these tools cannot be used with this model; None if they can be."""
+        if self._provider_tools is None:
+            return None
+        return refusal(self._name, self._provider_tools, tools, beside_tools=beside_tools)
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Stream the reply. Closing the iterator early closes the connection to the provider.

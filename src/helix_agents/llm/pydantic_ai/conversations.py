@@ -8,6 +8,9 @@ from pydantic_ai.messages import (
     CachePoint,
     ModelMessage,
     ModelRequest,
+    ModelResponse,
+    NativeToolCallPart,
+    NativeToolReturnPart,
     ToolReturnPart,
     UserPromptPart,
 )
@@ -81,7 +84,7 @@ class _Conversation:
     def _add(self, message: Message, converter: MessageConverter) -> None:
         self.sources.append(message)
         if isinstance(message, AssistantMessage):
-            self._add_turn(converter.response(message))
+            self._add_turn(self._paired(converter.response(message)))
             return
         part = converter.request_part(message)
         last = self.turns[-1] if self.turns else None
@@ -94,6 +97,18 @@ class _Conversation:
             self._add_turn(ModelRequest(parts=[part]))
         if isinstance(part, ToolReturnPart):
             self.latest_results = len(self.turns) - 1
+
+    def _paired(self, response: ModelResponse) -> ModelResponse:
+        """The reply without results of a provider's calls that nothing shows: the reply that made such a call may have
+        been summarised, or left out by a history processor."""
+        returned = {part.tool_call_id for part in response.parts if isinstance(part, NativeToolReturnPart)}
+        lost = returned - _made_in(response) if returned else returned
+        for turn in reversed(self.turns) if lost else ():
+            lost -= _made_in(turn)
+        if lost:
+            kept = (part for part in response.parts if getattr(part, "tool_call_id", None) not in lost)
+            response.parts = list(kept)
+        return response
 
     def _add_turn(self, turn: ModelMessage) -> None:
         self.turns.append(turn)
@@ -125,6 +140,11 @@ def _same(mine: Message, other: Message) -> bool:
 
 def _holds_results(turn: ModelMessage) -> bool:
     return isinstance(turn, ModelRequest) and any(isinstance(part, ToolReturnPart) for part in turn.parts)
+
+
+def _made_in(turn: ModelMessage) -> set[str]:
+    """The calls that a provider made itself in a turn."""
+    return {part.tool_call_id for part in turn.parts if isinstance(part, NativeToolCallPart)}
 
 
 def _cached(turn: ModelMessage, ttl: CacheTtl) -> ModelMessage:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from httpx2 import AsyncClient
 from pydantic_ai.direct import model_request_stream
-from pydantic_ai.messages import ModelResponseStreamEvent
+from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent
 from pydantic_ai.models import Model, StreamedResponse
 
 from helix_agents.domain.errors import ModelError, ModelRefusedError, ModelUnavailableError
@@ -14,7 +14,7 @@ from helix_agents.llm.pydantic_ai.connections import OpenResponses, open_client
 from helix_agents.llm.pydantic_ai.conversations import Conversations
 from helix_agents.llm.pydantic_ai.failures import as_model_error
 from helix_agents.llm.pydantic_ai.messages import MessageConverter
-from helix_agents.llm.pydantic_ai.replies import ReplyReader
+from helix_agents.llm.pydantic_ai.replies import ReplyReader, joined
 from helix_agents.llm.pydantic_ai.settings import cache_ttl, parameters_of, settings_of
 from helix_agents.ports.llm import ModelEvent, ModelRequest
 
@@ -41,13 +41,16 @@ class Exchange:
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         reader = ReplyReader(self._name)
         responses, is_answering = OpenResponses(), False
+        so_far: ModelResponse | None = None
         try:
-            async with self._stream(request, responses) as stream, aclosing(_events(stream)) as events:
-                is_answering = True
-                async for event in events:
-                    for piece in reader.read(event):
-                        yield piece
-            done = reader.done(stream.get())
+            while so_far is None or reader.goes_on(so_far):
+                async with self._stream(request, responses, so_far) as stream, aclosing(_events(stream)) as events:
+                    is_answering = True
+                    async for event in events:
+                        for piece in reader.read(event):
+                            yield piece
+                so_far = stream.get() if so_far is None else joined(so_far, stream.get())
+            done = reader.done(so_far)
         except ModelError:
             raise
         except Exception as problem:
@@ -60,10 +63,13 @@ class Exchange:
         yield done
 
     @asynccontextmanager
-    async def _stream(self, request: ModelRequest, responses: OpenResponses) -> AsyncGenerator[StreamedResponse]:
+    async def _stream(
+        self, request: ModelRequest, responses: OpenResponses, so_far: ModelResponse | None
+    ) -> AsyncGenerator[StreamedResponse]:
+        history = self._conversations.history(request, cache_ttl(request, self._model))
         opening = model_request_stream(
             self._model,
-            self._conversations.history(request, cache_ttl(request, self._model)),
+            history if so_far is None else [*history, so_far],
             model_settings=settings_of(request, self._model),
             model_request_parameters=parameters_of(self._name, request, self._model),
         )

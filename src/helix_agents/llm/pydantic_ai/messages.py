@@ -13,6 +13,8 @@ from pydantic_ai.messages import (
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
+    NativeToolCallPart,
+    NativeToolReturnPart,
     TextPart,
     ThinkingPart,
     ToolReturnPart,
@@ -64,8 +66,8 @@ class MessageConverter:
         )
 
     def response(self, message: AssistantMessage) -> ModelResponse:
-        """What a model said, part by part as its provider sent it, without reasoning that the provider cannot
-        verify."""
+        """What a model said, part by part as its provider sent it, without what this provider cannot verify: reasoning
+        and calls of another."""
         self.converted += 1
         described = Provenance.find(message)
         kept = described or Provenance(name=self._model.system if message.model == self._name else None)
@@ -74,6 +76,8 @@ class MessageConverter:
             provider_name=kept.name,
             canonical_system=kept.system,
             provider_response_id=kept.response_id,
+            provider_url=kept.url,
+            provider_details=None if kept.container is None else {"container_id": kept.container},
         )
         intact = described is not None and described.fits(message)
         # Two APIs of one provider represent reasoning differently, and neither reads the other's.
@@ -82,15 +86,18 @@ class MessageConverter:
         return response
 
     def _wanted(self, part: ModelResponsePart, response: ModelResponse, intact: bool, alike: bool) -> bool:
-        """Reasoning that is not this provider's own, or was changed, would be sent as if it had been said aloud.
+        """Reasoning that is not this provider's own, or was changed, would be sent as if it had been said aloud. Calls
+        that another provider carried out mean nothing to this one.
 
         Anthropic's models produce blank texts that Anthropic refuses to read again.
         """
         if isinstance(part, TextPart):
             return self._model.canonical_system != "anthropic" or not part.content.isspace()
+        is_ours = part.provider_name == self._model.system
+        if isinstance(part, NativeToolCallPart | NativeToolReturnPart):
+            return is_ours and alike and intact
         if not isinstance(part, ThinkingPart):
             return True
-        is_ours = part.provider_name == self._model.system
         own = alike if is_ours else self._model.accepts_stateless_artifacts(response, part)
         signed_alone = part.signature is not None and self._model.canonical_system == "anthropic"
         return own and (intact or signed_alone)

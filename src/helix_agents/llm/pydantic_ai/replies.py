@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -9,6 +10,8 @@ from pydantic_ai.messages import (
     FinishReason,
     ModelResponse,
     ModelResponseStreamEvent,
+    NativeToolCallPart,
+    NativeToolReturnPart,
     PartDeltaEvent,
     PartEndEvent,
     PartStartEvent,
@@ -21,14 +24,18 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from helix_agents.domain.errors import ModelUnavailableError
+from helix_agents.domain.errors import ModelRefusedError, ModelUnavailableError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.records import encode
 from helix_agents.domain.usage import TokenCount
-from helix_agents.llm.pydantic_ai.provenance import TextJoints, read_arguments, read_reply
-from helix_agents.llm.pydantic_ai.wording import Pieces, mended, mended_arguments
+from helix_agents.llm.pydantic_ai.provenance import TextJoints, read_reply
+from helix_agents.llm.pydantic_ai.provider_tools import failed, shown
+from helix_agents.llm.pydantic_ai.wording import Pieces, mended, mended_arguments, read_arguments
 from helix_agents.ports.llm import (
     ModelEvent,
+    ProviderCallEnded,
+    ProviderCallInput,
+    ProviderCallStarted,
     ReplyDone,
     StopReason,
     TextPiece,
@@ -46,6 +53,11 @@ _STOP_REASONS: dict[FinishReason, StopReason] = {
 }
 
 
+# Anthropic's tools may take so long that it asks for the reply so far to go on with it.
+_PAUSED = "pause_turn"
+MOST_PAUSES = 20
+
+
 class ReplyReader:
     """Reads one streamed reply."""
 
@@ -55,9 +67,28 @@ class ReplyReader:
         self._calls: dict[int, ToolCallId] = {}
         self._open: dict[int, None] = {}
         self._pieces: defaultdict[int, Pieces] = defaultdict(Pieces)
+        self._provided: dict[int, _ProviderCall] = {}
+        self._before = 0
+        self._pauses = 0
+
+    def goes_on(self, so_far: ModelResponse) -> bool:
+        """Whether the provider has paused the reply, and goes on with it when it gets back what it has said so far.
+
+        Raises:
+            ModelRefusedError: it has paused too often; another try would only repeat that.
+        """
+        if (so_far.provider_details or {}).get("finish_reason") != _PAUSED:
+            return False
+        self._pauses += 1
+        if self._pauses > MOST_PAUSES:
+            raise ModelRefusedError(self._name, f"the provider paused the reply {self._pauses} times")
+        self._before = len(so_far.parts)
+        return True
 
     def read(self, event: ModelResponseStreamEvent) -> Iterator[ModelEvent]:
         """The pieces in one event of the provider: none, one or two."""
+        if isinstance(event, PartStartEvent | PartDeltaEvent | PartEndEvent) and self._before:
+            event = replace(event, index=event.index + self._before)
         match event:
             case PartStartEvent(index=index, part=TextPart(content=text)):
                 yield from self._text(index, text)
@@ -78,6 +109,16 @@ class ReplyReader:
                 self._open[index] = None
                 yield ToolCallStarted(id=call_id, name=mended(tool))
                 yield from self._arguments(index, args or "")
+            case PartStartEvent(index=index, part=NativeToolCallPart(tool_call_id=call_id, tool_name=tool, args=args)):
+                self._provided[index] = _ProviderCall(call_id)
+                yield ProviderCallStarted(id=call_id, name=mended(tool))
+                yield from self._provided[index].told(args)
+            case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)) if index in self._provided:
+                yield from self._provided[index].told(args)
+            case PartEndEvent(index=index, part=NativeToolCallPart(args=args)) if index in self._provided:
+                yield from self._provided[index].told(args, ended=True)
+            case PartStartEvent(part=NativeToolReturnPart() as part):
+                yield from self._provider_result(part)
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=args)):
                 yield from self._arguments(index, args or "")
             case PartEndEvent(index=index, part=ToolCallPart(args=args)):
@@ -100,6 +141,11 @@ class ReplyReader:
         """
         reply = read_reply(response, self._name, self._stop_reason(response))
         return ReplyDone(reply=reply, usage=_usage(response.usage))
+
+    def _provider_result(self, part: NativeToolReturnPart) -> Iterator[ModelEvent]:
+        # A result without its call in this reply is told with the whole reply.
+        if any(call.id == part.tool_call_id for call in self._provided.values()):
+            yield ProviderCallEnded(id=part.tool_call_id, result=shown(part.content), error=failed(part))
 
     def _next(self, index: int, piece: str | None) -> str:
         """The text of the next piece of a part; None marks its end."""
@@ -129,6 +175,42 @@ class ReplyReader:
         if response.finish_reason == "error":
             raise ModelUnavailableError(self._name, f"the provider gave up on the reply: {said.get('finish_reason')}")
         return _STOP_REASONS.get(response.finish_reason or "stop", "stop")
+
+
+def joined(so_far: ModelResponse, more: ModelResponse) -> ModelResponse:
+    """A reply that was paused, with what came after the pause."""
+    details = {**(so_far.provider_details or {}), **(more.provider_details or {})}
+    if "finish_reason" not in (more.provider_details or {}):
+        # The stream broke off: the reason of the first one was the pause.
+        details.pop("finish_reason", None)
+    return replace(
+        more,
+        parts=[*so_far.parts, *more.parts],
+        usage=so_far.usage + more.usage,
+        provider_details=details,
+    )
+
+
+class _ProviderCall:
+    """What the provider has said so far of a call of its own."""
+
+    def __init__(self, call_id: ToolCallId) -> None:
+        self.id = call_id
+        self._written = ""
+        self._is_told = False
+
+    def told(self, args: str | Mapping[str, Any] | None, *, ended: bool = False) -> Iterator[ModelEvent]:
+        """The input, once, when it is known: another piece of it has arrived, or all of it has `ended`."""
+        if self._is_told or not args:
+            return
+        if isinstance(args, str):
+            self._written = args if ended else self._written + args
+            # The text of an object is whole only with its last brace, so others need not be read.
+            if not self._written.endswith("}") or not _is_whole(self._written):
+                return
+            args = self._written
+        self._is_told = True
+        yield ProviderCallInput(id=self.id, arguments=read_arguments(args))
 
 
 def _is_whole(args: str | Mapping[str, Any] | None) -> bool:

@@ -8,8 +8,10 @@ from pydantic_ai.settings import ModelSettings, ToolChoice, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 
 from helix_agents.domain.messages import AssistantMessage
+from helix_agents.llm.pydantic_ai.provider_tools import native_tool
 from helix_agents.llm.pydantic_ai.strictness import check_strict
 from helix_agents.ports.llm import FINISH_TOOL, CacheTtl, ModelRequest, ToolSpec
+from helix_agents.ports.provider_tools import CodeExecution, WebFetch, WebSearch
 
 _NEED_A_TOOL = frozenset(("anthropic", "bedrock"))
 """Providers that refuse a history with tool calls if the request declares no tool."""
@@ -34,6 +36,7 @@ def parameters_of(name: str, request: ModelRequest, model: Model[Any]) -> ModelR
             check_strict(name, model, tool)
     return ModelRequestParameters(
         function_tools=tools or _stand_in(request, model),
+        native_tools=[native_tool(tool) for tool in request.provider_tools],
         instruction_parts=[InstructionPart(content=request.instructions)] if request.instructions else None,
     )
 
@@ -56,6 +59,8 @@ def settings_of(request: ModelRequest, model: Model[Any]) -> ModelSettings:
     elif ours.tool_choice is not None:
         settings["tool_choice"] = _choice(ours.tool_choice, request)
     settings |= _cache_anchor(request, model)
+    if request.provider_tools:
+        settings |= _outcomes_wanted(request, model)
     settings |= ours.provider_options
     # Only the engine retries: it knows the budget, honours the provider's requested wait, and can be interrupted.
     settings["max_retries"] = 0
@@ -64,7 +69,7 @@ def settings_of(request: ModelRequest, model: Model[Any]) -> ModelSettings:
 
 def _stand_in(request: ModelRequest, model: Model[Any]) -> list[ToolDefinition]:
     """A tool that cannot be called, for a request without tools whose history has calls; empty if none is needed."""
-    if request.tools or model.canonical_system not in _NEED_A_TOOL:
+    if request.tools or request.provider_tools or model.canonical_system not in _NEED_A_TOOL:
         return []
     calls = any(isinstance(message, AssistantMessage) and message.tool_calls for message in request.messages)
     return [_NO_TOOL] if calls else []
@@ -92,6 +97,19 @@ def _cache_anchor(request: ModelRequest, model: Model[Any]) -> dict[str, Any]:
     # A prompt is read tools first, so an anchor at the instructions covers both; without instructions, the last tool
     # has to carry it.
     return {"anthropic_cache_instructions" if request.instructions else "anthropic_cache_tool_definitions": ttl}
+
+
+def _outcomes_wanted(request: ModelRequest, model: Model[Any]) -> dict[str, Any]:
+    """What providers say about the outcome of their tools only if they are asked."""
+    kinds = {type(tool) for tool in request.provider_tools}
+    wanted: dict[str, Any] = {}
+    # Anthropic's models would write the marks of their citations into the arguments of `__finish__`.
+    submits = any(tool.name == FINISH_TOOL for tool in request.tools)
+    if model.canonical_system == "anthropic" and kinds & {WebSearch, WebFetch} and not submits:
+        wanted["citations"] = True
+    if model.canonical_system == "openai" and CodeExecution in kinds:
+        wanted["openai_include_code_execution_outputs"] = True
+    return wanted
 
 
 def _definition(tool: ToolSpec, *, strict_output: bool) -> ToolDefinition:

@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from helix_agents.domain.errors import UnstorableValueError
+from helix_agents.domain.errors import SessionCorruptError, UnstorableValueError
+from helix_agents.domain.messages import says_nothing
 from helix_agents.domain.records import JSON, decode_json, encode
 
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
@@ -43,14 +44,32 @@ def mended(text: str) -> str:
 
 def mended_arguments(arguments: Mapping[str, Any]) -> dict[str, JSON]:
     """Arguments that a provider sent as values, with all their texts mended."""
-    values = dict(arguments)
+    return mended_value(dict(arguments))
+
+
+def mended_value(value: JSON) -> JSON:
+    """A value that a provider sent, with all its texts mended."""
     try:
-        encode(values)
+        encode(value)
     except UnstorableValueError:
-        return decode_json(mended(json.dumps(values, ensure_ascii=False)))
-    return values
+        return decode_json(mended(json.dumps(value, ensure_ascii=False)))
+    return value
 
 
 def legal_name(tool: str) -> str:
     """A tool's name in a form that every provider accepts. Models invent names that providers refuse to read again."""
     return _FOREIGN.sub("_", tool)[:_LONGEST_NAME] or "unknown"
+
+
+def read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
+    """A call's arguments as values, or as the original text if they cannot be parsed."""
+    if not args or (isinstance(args, str) and says_nothing(args)):
+        return {}
+    if not isinstance(args, str):
+        return mended_arguments(args)
+    args = mended(args)
+    try:
+        value = decode_json(args)
+    except (SessionCorruptError, RecursionError):
+        return args
+    return cast("dict[str, JSON]", value) if isinstance(value, dict) else args

@@ -101,7 +101,10 @@ class Beginnings:
         check_memory_has_a_place(agent, self._services.memories)
         check_workspaces_apart(agent, self._services.agents)
         if model is not None:
-            return self._models.adapter_of(model)
+            adapter = self._models.adapter_of(model)
+            if agent.provider_tools:
+                agent.check_runs_provider_tools(adapter)
+            return adapter
         if self._runtime.works:
             self._models.open_all_of(agent)
         return None

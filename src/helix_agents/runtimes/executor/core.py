@@ -231,7 +231,8 @@ class ExecutorCore:
             SessionAlreadyExistsError: the session was to be new, or a branch, but already exists.
             StateSchemaChangedError: its stored state no longer fits the agent.
             UnknownModelError, MissingExtraError: a model it would ask cannot be opened here.
-            DefinitionError: the budget is not valid, or is in dollars although a model has no price.
+            DefinitionError: the budget is not valid, or is in dollars although a model has no price, or a model's
+                provider does not run the agent's `provider_tools`.
             ExecutorClosedError, OtherEventLoopError: this process starts no more turns, or not in this event loop.
         """
         self._know(agent)

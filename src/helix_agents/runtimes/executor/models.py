@@ -32,10 +32,13 @@ class Models:
 
         Raises:
             UnknownModelError, MissingExtraError: one of them cannot be opened here.
+            DefinitionError: a model's provider does not run an agent's provider tools.
         """
         for each in AgentRegistry([agent]).everyone():
             for model in each.models:
                 self.adapter_of(model)
+            if each.provider_tools:
+                each.check_runs_provider_tools(self.adapter_of(each.model))
 
     async def close(self) -> None:
         """Close all models. One that cannot be closed is logged, and the others are closed all the same."""

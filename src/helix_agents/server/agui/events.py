@@ -10,6 +10,10 @@ from typing import Any, TypeAlias
 
 from helix_agents.domain.chunks import (
     Custom,
+    ProviderToolEnd,
+    ProviderToolInput,
+    ProviderToolStart,
+    SourceChunk,
     StatePatch,
     StepCommitted,
     StreamChunk,
@@ -26,7 +30,17 @@ from helix_agents.domain.chunks import (
     ToolStart,
 )
 from helix_agents.domain.ids import SessionId, ToolCallId
-from helix_agents.domain.messages import AssistantMessage, File, Image, Message, Part, Text, ToolMessage, UserMessage
+from helix_agents.domain.messages import (
+    AssistantMessage,
+    File,
+    Image,
+    Message,
+    Part,
+    ProviderCall,
+    Text,
+    ToolMessage,
+    UserMessage,
+)
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON
 from helix_agents.domain.rendering import surviving
@@ -34,6 +48,9 @@ from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.server.wire import as_text
 
 Event: TypeAlias = dict[str, Any]
+
+SOURCE = "source"
+"""The name of the event that says what an answer refers to."""
 
 DECISION_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -105,6 +122,15 @@ class AGUIStream:
                 return self._settle(call_id, name, as_text(result))
             case ToolError(tool_call_id=call_id, tool_name=name, error=error):
                 return self._settle(call_id, name, error)
+            case ProviderToolStart(tool_call_id=call_id, tool_name=name):
+                return self._begin_call(message_id, call_id, name)
+            case ProviderToolInput(tool_call_id=call_id, arguments=given) if call_id in self._open:
+                arguments = {"type": "TOOL_CALL_ARGS", "toolCallId": call_id, "delta": as_text(given)}
+                return [arguments, *self._end_call(call_id)]
+            case ProviderToolEnd(tool_call_id=call_id, tool_name=name, result=result):
+                return self._settle(call_id, name, as_text(result))
+            case SourceChunk():
+                return [{"type": "CUSTOM", "name": SOURCE, "value": {**source_of(chunk), "messageId": message_id}}]
             case StepCommitted():
                 self._thoughts = []
                 return self.close()
@@ -246,14 +272,14 @@ def _reply(message: AssistantMessage, message_id: str) -> list[dict[str, Any]]:
         {"id": reasoning_id(message_id, number), "role": "reasoning", "content": block.text}
         for number, block in enumerate(message.thinking, start=1)
     ]
+    made = (*message.provider_calls, *(call for call in message.tool_calls if call.name != FINISH_TOOL))
     calls = [
         {
             "id": call.id,
             "type": "function",
             "function": {"name": call.name, "arguments": as_text(call.arguments)},
         }
-        for call in message.tool_calls
-        if call.name != FINISH_TOOL
+        for call in made
     ]
     if not message.text and not calls:
         return thoughts
@@ -262,7 +288,21 @@ def _reply(message: AssistantMessage, message_id: str) -> list[dict[str, Any]]:
         reply["content"] = message.text
     if calls:
         reply["toolCalls"] = calls
-    return [*thoughts, reply]
+    return [*thoughts, reply, *map(_provider_result, message.provider_calls)]
+
+
+def _provider_result(call: ProviderCall) -> dict[str, Any]:
+    """What came of a call of the provider's own, which its reply has with it."""
+    text = as_text(call.result)
+    result = {"id": result_id(call.id), "role": "tool", "toolCallId": call.id, "content": text}
+    return {**result, "error": text} if call.error else result
+
+
+def source_of(source: SourceChunk) -> dict[str, Any]:
+    """Something that an answer refers to, as the client is told of it."""
+    names = {"url": source.url, "title": source.title, "documentId": source.document_id}
+    places = {"start": source.start, "end": source.end}
+    return {name: value for name, value in {**names, **places}.items() if value is not None}
 
 
 def _content(content: str | tuple[Part, ...]) -> Any:

@@ -60,6 +60,8 @@ def read_parts(message: UIMessage, parts: Iterable[UIPart]) -> None:
                 blocks.pop(part["id"])["state"] = "done"
             case "tool", _, what:
                 _read_tool(shown, what, part)
+            case "source", _, _:
+                shown.append(part)
             case "data", _, _ if not part.get("transient"):
                 _put_data(shown, part)
             case _:
@@ -79,6 +81,8 @@ def _read_tool(shown: list[UIPart], what: str, part: UIPart) -> None:
         tool = next((each for each in here if each.get("toolCallId") == part["toolCallId"]), None)
         if tool is None:
             tool = {"type": f"tool-{part['toolName']}", "toolCallId": part["toolCallId"]}
+            if part.get("dynamic"):
+                tool |= {"type": "dynamic-tool", "toolName": part["toolName"]}
             shown.append(tool)
         if part.get("providerExecuted"):
             tool["providerExecuted"] = True

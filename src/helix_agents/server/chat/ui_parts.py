@@ -11,7 +11,11 @@ from typing import Any, Literal, TypeAlias, cast
 
 from helix_agents.domain.chunks import (
     Custom,
+    ProviderToolEnd,
+    ProviderToolInput,
+    ProviderToolStart,
     RunPaused,
+    SourceChunk,
     StatePatch,
     StepCommitted,
     StepDiscarded,
@@ -30,16 +34,28 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.errors import SessionCorruptError
 from helix_agents.domain.ids import ToolCallId
-from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
+from helix_agents.domain.messages import (
+    AssistantMessage,
+    ProviderCall,
+    Source,
+    Thinking,
+    ToolCall,
+    ToolMessage,
+    in_spoken_order,
+)
 from helix_agents.domain.pending import PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.engine.steps.answers import DENIAL, NOT_APPROVED, answered_message, decision_on
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.server.errors import sentence_for
+from helix_agents.server.wire import as_text
 
 UIPart: TypeAlias = dict[str, Any]
 Version: TypeAlias = Literal[6, 7]
 """Which chunk set the client knows. An unknown type kills its stream, so the older set is the default."""
+
+_BY_PROVIDER = {"providerExecuted": True, "dynamic": True}
+"""No tool of the agent has the name of such a call, so a page cannot know it beforehand."""
 
 TAKEN_BACK = "This call was taken back; it is made again."
 
@@ -82,6 +98,7 @@ class UIStream:
         self._reasoning: str | None = None
         self._blocks = 0
         self._shown: list[int] = []
+        self._sources: list[str] = []
 
     # -- what was committed
 
@@ -90,12 +107,17 @@ class UIStream:
         does not."""
         step = message.id or place
         parts: list[UIPart] = []
-        for block in message.thinking:
+        for said in in_spoken_order(message):
             parts += self._enter(step, 0)
-            parts += self._think(block.text, ends=True)
-        if message.text:
-            parts += self._enter(step, 0)
-            parts += self._say(message.text)
+            match said:
+                case Thinking(text=thought):
+                    parts += self._think(thought, ends=True)
+                case ProviderCall():
+                    parts += self._whole_provider_call(said)
+                case str():
+                    parts += self._say(said)
+        for source in message.sources:
+            parts += self._refer_to(source)
         apart = self.apart(rows)
         for call in message.tool_calls:
             if call.id in apart:
@@ -175,6 +197,14 @@ class UIStream:
                 return self._settle(call_id, result)
             case ToolError(tool_call_id=call_id, error=error, code=code):
                 return self._fail(call_id, error, code)
+            case ProviderToolStart(tool_call_id=call_id, tool_name=name):
+                return [*self._at(chunk), *self._begin_provider_call(call_id, name)]
+            case ProviderToolInput(tool_call_id=call_id, tool_name=name, arguments=given):
+                return self._provider_input(call_id, name, given)
+            case ProviderToolEnd(tool_call_id=call_id, result=result, error=failed):
+                return self._end_provider_call(call_id, result, failed=failed)
+            case SourceChunk():
+                return self._refer_to(chunk)
             case StepCommitted():
                 return self._leave_step()
             case StepDiscarded(from_sequence=first, to_sequence=last):
@@ -210,6 +240,7 @@ class UIStream:
             return []
         left = self._leave_step()
         self._step, self._step_is_open, self._blocks, self._shown = step, True, 0, [sequence]
+        self._sources = []
         return [*left, {"type": "start-step"}]
 
     def _leave_step(self) -> list[UIPart]:
@@ -238,7 +269,7 @@ class UIStream:
         open_calls = [call_id for call_id in made if not self._calls[call_id].done]
         for call_id in made:
             del self._calls[call_id]
-        self._shown = []
+        self._shown, self._sources = [], []
         if self._version == 7:
             return [*ended, {"type": "reset-step"}]
         void = [{"type": "tool-output-error", "toolCallId": call_id, "errorText": TAKEN_BACK} for call_id in open_calls]
@@ -271,6 +302,57 @@ class UIStream:
             parts.append({"type": "reasoning-end", "id": self._reasoning})
             self._reasoning = None
         return parts
+
+    # -- what the provider does itself
+
+    def _begin_provider_call(self, call_id: ToolCallId, name: str) -> list[UIPart]:
+        ended = [] if self._reasoning is None else [{"type": "reasoning-end", "id": self._reasoning}]
+        self._reasoning = None
+        self._calls[call_id] = _Call(name=name, step=self._step)
+        start = {"type": "tool-input-start", "toolCallId": call_id, "toolName": name}
+        return [*ended, {**start, **_BY_PROVIDER}]
+
+    def _provider_input(self, call_id: ToolCallId, name: str, given: JSON) -> list[UIPart]:
+        call = self._calls.get(call_id)
+        if call is None or call.has_input:
+            return []
+        call.has_input = True
+        told = {"type": "tool-input-available", "toolCallId": call_id, "toolName": name, "input": given}
+        return [{**told, **_BY_PROVIDER}]
+
+    def _end_provider_call(self, call_id: ToolCallId, result: JSON, *, failed: bool) -> list[UIPart]:
+        call = self._calls.get(call_id)
+        if call is None or call.done:
+            return []
+        given = self._provider_input(call_id, call.name, {})
+        call.done = True
+        if failed:
+            told = {"type": "tool-output-error", "toolCallId": call_id, "errorText": as_text(result)}
+        else:
+            told = {"type": "tool-output-available", "toolCallId": call_id, "output": result}
+        return [*given, {**told, **_BY_PROVIDER}]
+
+    def _whole_provider_call(self, made: ProviderCall) -> list[UIPart]:
+        if made.id in self._calls:
+            return []
+        return [
+            *self._begin_provider_call(made.id, made.name),
+            *self._provider_input(made.id, made.name, made.arguments),
+            *self._end_provider_call(made.id, made.result, failed=made.error),
+        ]
+
+    def _refer_to(self, source: Source | SourceChunk) -> list[UIPart]:
+        """Something that the text refers to, once for each step however often the text does."""
+        key = source.url or source.document_id or source.title
+        if key is None or key in self._sources:
+            return []
+        self._sources.append(key)
+        part: UIPart = {"sourceId": f"{self._step}:source-{len(self._sources)}"}
+        if source.title is not None:
+            part["title"] = source.title
+        if source.url is not None:
+            return [{"type": "source-url", **part, "url": source.url}]
+        return [{"type": "source-document", "title": key, **part, "mediaType": "application/octet-stream"}]
 
     # -- calls
 

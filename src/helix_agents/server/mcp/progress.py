@@ -1,6 +1,8 @@
 """What a client is told while an agent works, in messages that a person can read."""
 
 from helix_agents.domain.chunks import (
+    ProviderToolEnd,
+    ProviderToolStart,
     StepCommitted,
     StepDiscarded,
     StreamChunk,
@@ -34,15 +36,15 @@ class Progress:
             case StepDiscarded():
                 self._text = ""
                 return "Starting the last step over."
-            case ToolStart(tool_name=name):
+            case ToolStart(tool_name=name) | ProviderToolStart(tool_name=name):
                 return self._taken(f"Running {name}.")
             case SubagentStart(child_agent_type=name):
                 return self._taken(f"Asking {name}.")
             case ToolApprovalRequest(tool_name=name):
                 return self._taken(f"{name} needs an approval.")
-            case ToolEnd(tool_name=name):
+            case ToolEnd(tool_name=name) | ProviderToolEnd(tool_name=name, error=False):
                 return self._taken(f"{name} has ended.")
-            case ToolError(tool_name=name):
+            case ToolError(tool_name=name) | ProviderToolEnd(tool_name=name):
                 return self._taken(f"{name} has failed.")
             case StepCommitted():
                 return self._taken()

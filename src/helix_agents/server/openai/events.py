@@ -13,7 +13,11 @@ from typing import Any, Literal, TypeAlias, cast
 
 from helix_agents.domain.chunks import (
     Output,
+    ProviderToolEnd,
+    ProviderToolInput,
+    ProviderToolStart,
     RunPaused,
+    SourceChunk,
     StepCommitted,
     StepDiscarded,
     StreamChunk,
@@ -35,6 +39,7 @@ from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.server.openai.items import (
     Item,
     Status,
+    annotation,
     approval_item,
     function_call_item,
     message_id,
@@ -117,6 +122,7 @@ class ResponseStream:
         self._reasoning: _Open | None = None
         self._calls: dict[ToolCallId, _OpenCall] = {}
         self._asked: set[str] = set()
+        self._annotations: list[Item] = []
         self._blocks = 0
         self._said = ""
         self._again = ""
@@ -165,6 +171,15 @@ class ResponseStream:
                 return self._settle(call_id, name, "completed", output=as_text(result))
             case ToolError(tool_call_id=call_id, tool_name=name, error=error):
                 return self._settle(call_id, name, "failed", error=error)
+            case ProviderToolStart(tool_call_id=call_id, tool_name=name):
+                self._known[call_id] = KnownCall(name=name, arguments={})
+                return self._end_reasoning()
+            case ProviderToolInput(tool_call_id=call_id, tool_name=name, arguments=given):
+                return self._begin_beside(call_id, KnownCall(name=name, arguments=given))
+            case ProviderToolEnd():
+                return self._settle_beside(chunk)
+            case SourceChunk():
+                return self._refer_to(chunk)
             case Output(output=output):
                 return self._show_output(chunk.run_id, output)
             case StepCommitted():
@@ -208,13 +223,22 @@ class ResponseStream:
         if self._text is None:
             return []
         open_, self._text = self._text, None
+        annotations, self._annotations = self._annotations, []
         self._said = text = open_.text
         place = open_.place(content_index=0)
         return [
             {"type": "response.output_text.done", "text": text, "logprobs": [], **place},
-            {"type": "response.content_part.done", "part": text_part(text), **place},
-            self._done(open_, message_item(open_.item_id, text, status)),
+            {"type": "response.content_part.done", "part": text_part(text, annotations), **place},
+            self._done(open_, message_item(open_.item_id, text, status, annotations)),
         ]
+
+    def _refer_to(self, source: SourceChunk) -> list[Event]:
+        if self._text is None:
+            return []
+        made = annotation(source, self._text.text)
+        self._annotations.append(made)
+        place = self._text.place(content_index=0, annotation_index=len(self._annotations) - 1)
+        return [{"type": "response.output_text.annotation.added", "annotation": made, **place}]
 
     def _think(self, step: str, content: str, *, ends: bool) -> list[Event]:
         events: list[Event] = []
@@ -269,12 +293,14 @@ class ResponseStream:
     def _begin_call(self, call_id: ToolCallId, call: KnownCall) -> list[Event]:
         if call_id in self._calls or call.name == FINISH_TOOL:
             return []
-        events = [*self._end_reasoning(), *self._end_text()]
+        return [*self._end_reasoning(), *self._end_text(), *self._begin_beside(call_id, call)]
+
+    def _begin_beside(self, call_id: ToolCallId, call: KnownCall) -> list[Event]:
+        """A call begins while the text goes on, as calls of the model's provider do."""
         at = self._begin(tool_call_id(call_id) + self._again)
         self._calls[call_id] = _OpenCall(at, call)
         arguments, place = as_text(call.arguments), at.place()
         return [
-            *events,
             self._added(at, self._call_item(at, KnownCall(name=call.name, arguments="", approval_id=call.approval_id))),
             {"type": "response.mcp_call.in_progress", **place},
             {"type": "response.mcp_call_arguments.delta", "delta": arguments, **place},
@@ -296,6 +322,15 @@ class ResponseStream:
         open_ = self._calls.pop(call_id)
         told = {"type": f"response.mcp_call.{status}", **open_.at.place()}
         return [*begun, told, *self._end_call(open_, status, output=output, error=error)]
+
+    def _settle_beside(self, chunk: ProviderToolEnd) -> list[Event]:
+        known = self._known.get(chunk.tool_call_id, KnownCall(name=chunk.tool_name, arguments={}))
+        begun = [] if chunk.tool_call_id in self._calls else self._begin_beside(chunk.tool_call_id, known)
+        open_, result = self._calls.pop(chunk.tool_call_id), as_text(chunk.result)
+        status: Literal["completed", "failed"] = "failed" if chunk.error else "completed"
+        outcome = {"error" if chunk.error else "output": result}
+        told = {"type": f"response.mcp_call.{status}", **open_.at.place()}
+        return [*begun, told, *self._end_call(open_, status, **outcome)]
 
     def _end_call(
         self, open_: _OpenCall, status: Literal["completed", "failed", "incomplete"], **result: str | None

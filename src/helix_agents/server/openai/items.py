@@ -1,13 +1,16 @@
 """The items of an OpenAI response: what an agent said, thought and did, in one shape for the stream and for the store.
 
-Tools that run here are `mcp_call` items: for an OpenAI client, those are the calls that another party carries out, and
-approvals for them have their own item types. A `function_call` is a call that the client itself has to answer.
+Tools that run here, and those that the model's provider runs itself, are `mcp_call` items: for an OpenAI client, those
+are the calls that another party carries out, and approvals for them have their own item types. A `function_call` is a
+call that the client itself has to answer.
 """
 
+from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
+from helix_agents.domain.chunks import SourceChunk
 from helix_agents.domain.ids import RunId, ToolCallId
-from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
+from helix_agents.domain.messages import File, Image, Part, ProviderCall, Source, Text, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.server.wire import as_text
 
@@ -15,9 +18,19 @@ Item: TypeAlias = dict[str, Any]
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
 
-def text_part(text: str) -> Item:
+def text_part(text: str, annotations: Iterable[Item] = ()) -> Item:
     """What was said, as a part of its message."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "output_text", "text": text, "annotations": list(annotations), "logprobs": []}
+
+
+def annotation(source: Source | SourceChunk, text: str) -> Item:
+    """Something that a text refers to. If it is not known where, it is the whole text."""
+    start, end = source.start or 0, len(text) if source.end is None else source.end
+    if source.url is None:
+        file_id = source.document_id or ""
+        return {"type": "file_citation", "file_id": file_id, "filename": source.title or file_id, "index": end}
+    told = {"type": "url_citation", "url": source.url, "title": source.title or source.url}
+    return {**told, "start_index": start, "end_index": end}
 
 
 def message_id(step: str) -> str:
@@ -40,9 +53,11 @@ def tool_call_id(call_id: ToolCallId) -> str:
     return f"mcp_{call_id}"
 
 
-def message_item(item_id: str, text: str | None, status: Status = "completed") -> Item:
+def message_item(
+    item_id: str, text: str | None, status: Status = "completed", annotations: Iterable[Item] = ()
+) -> Item:
     """What the agent said; None is the item before its first word."""
-    content = [] if text is None else [text_part(text)]
+    content = [] if text is None else [text_part(text, annotations)]
     return {"type": "message", "id": item_id, "role": "assistant", "status": status, "content": content}
 
 
@@ -75,6 +90,15 @@ def tool_call_item(
         "output": output,
         "error": None if error is None else {"type": "mcp_tool_execution_error", "content": error},
     }
+
+
+def provider_call_item(call: ProviderCall, label: str) -> Item:
+    """A call that the model's provider carried out itself."""
+    result = as_text(call.result)
+    outcome: dict[str, Any] = (
+        {"status": "failed", "error": result} if call.error else {"status": "completed", "output": result}
+    )
+    return tool_call_item(tool_call_id(call.id), label, call.name, call.arguments, **outcome)
 
 
 def approval_item(approval_id: str, label: str, name: str, arguments: JSON) -> Item:

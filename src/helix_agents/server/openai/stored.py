@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import count
 from typing import Any, cast
 
 import msgspec
@@ -16,10 +17,13 @@ from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import (
     HELD_SINCE,
     AssistantMessage,
+    ProviderCall,
     StoredMessage,
+    Thinking,
     ToolCall,
     ToolMessage,
     UserMessage,
+    in_spoken_order,
 )
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
@@ -37,12 +41,14 @@ from helix_agents.server.openai.backwards import Backwards
 from helix_agents.server.openai.events import KnownCall
 from helix_agents.server.openai.items import (
     Item,
+    annotation,
     approval_item,
     function_call_item,
     input_message_item,
     message_id,
     message_item,
     output_id,
+    provider_call_item,
     reasoning_id,
     reasoning_item,
     tool_call_id,
@@ -150,10 +156,17 @@ class Conversation:
 
     def _said(self, reply: AssistantMessage) -> Iterator[Item]:
         step = reply.id or ""
-        for number, block in enumerate(reply.thinking, start=1):
-            yield reasoning_item(reasoning_id(step, number), block.text)
-        if reply.text:
-            yield message_item(message_id(step), reply.text, "incomplete" if reply.interrupted else "completed")
+        number = count(1)
+        for said in in_spoken_order(reply):
+            match said:
+                case Thinking(text=thought):
+                    yield reasoning_item(reasoning_id(step, next(number)), thought)
+                case ProviderCall():
+                    yield provider_call_item(said, self.session.agent_type)
+                case str():
+                    sources = (annotation(each, said) for each in reply.sources)
+                    status = "incomplete" if reply.interrupted else "completed"
+                    yield message_item(message_id(step), said, status, sources)
 
     def _runs_here(self, call: ToolCall, run: RunRecord) -> bool:
         """Whether a call was carried out in the run that made it, as far as that is known. If the client was asked

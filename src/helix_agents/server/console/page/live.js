@@ -15,6 +15,7 @@ class Reply {
   /** The reply so far. */
   read() {
     const calls = new Map();
+    const sources = [];
     let text = "";
     let thinking = "";
     for (const chunk of this.chunks) {
@@ -43,9 +44,21 @@ class Reply {
         case "tool_approval_request":
           calls.set(call.id, { ...call, name: chunk.toolName, arguments: chunk.input ?? null, waits: true });
           break;
+        case "provider_tool_start":
+          calls.set(call.id, { ...call, name: chunk.toolName, begun: true, byProvider: true });
+          break;
+        case "provider_tool_input":
+          calls.set(call.id, { ...call, arguments: chunk.arguments ?? null });
+          break;
+        case "provider_tool_end":
+          calls.set(call.id, { ...call, result: { content: chunk.result ?? null, error: chunk.error ?? false } });
+          break;
+        case "source":
+          sources.push(chunk);
+          break;
       }
     }
-    return { text, thinking, calls: [...calls.values()] };
+    return { text, thinking, calls: [...calls.values()], sources };
   }
 }
 
@@ -56,6 +69,10 @@ const OF_A_REPLY = new Set([
   "tool_arg_stream_delta",
   "tool_start",
   "tool_approval_request",
+  "provider_tool_start",
+  "provider_tool_input",
+  "provider_tool_end",
+  "source",
 ]);
 
 /**

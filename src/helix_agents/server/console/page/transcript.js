@@ -48,6 +48,7 @@ class ToolCard {
       h("span.tool-hint", null, this.#hint()),
       code ? h("span.chip", null, code) : null,
       child ? h("span.chip", null, "sub-agent") : null,
+      this.known.byProvider ? h("span.chip", null, "at the provider") : null,
       h("span.tool-state", null, state),
     );
     const given = this.known.arguments ?? parsed(this.known.written);
@@ -252,6 +253,14 @@ export class Transcript {
       const card = this.#card(message.toolCallId, { name: message.toolName, ...stored(message) });
       return this.#kept(sequence, () => h("li.message", { "data-role": "tool" }, card.el));
     }
+    for (const { id, name, arguments: given, result, error } of message.providerCalls ?? [])
+      this.#card(id, {
+        name,
+        arguments: given,
+        begun: true,
+        byProvider: true,
+        result: { content: result ?? null, error: error ?? false },
+      });
     for (const call of message.toolCalls ?? []) {
       calls.add(call.id);
       const result = results.get(call.id);
@@ -284,7 +293,9 @@ export class Transcript {
         when(createdAt),
       ),
       thought((message.thinking ?? []).map((each) => each.text).join("\n\n")),
+      (message.providerCalls ?? []).map((call) => this.#card(call.id).el),
       message.text ? h("div.text", null, message.text) : null,
+      sources(message.sources ?? []),
       (message.toolCalls ?? []).map((call) => this.#card(call.id).el),
       message.interrupted
         ? h(
@@ -302,17 +313,18 @@ export class Transcript {
     const replies = this.live.replies(this.sessionId);
     for (const key of this.#drawn.keys()) if (!replies.has(key)) this.#drawn.delete(key);
     for (const [key, reply] of replies) {
-      const { text, thinking, calls } = reply.read();
+      const { text, thinking, calls, sources: found } = reply.read();
       if (!this.#drawn.has(key)) {
         const parts = {
           thinking: h("details.thinking", null, h("summary", null, "Thinking"), h("div.text")),
           text: h("div.text"),
           calls: h("div"),
+          sources: h("div"),
         };
         const header = h("header", null, h("b", null, "Assistant"), h("span.writing", null, "writing"));
         this.#drawn.set(key, {
           ...parts,
-          el: h("li.message", { "data-role": "assistant" }, header, parts.thinking, parts.text, parts.calls),
+          el: h("li.message", { "data-role": "assistant" }, header, parts.thinking, parts.text, parts.sources, parts.calls),
         });
       }
       const drawn = this.#drawn.get(key);
@@ -322,6 +334,8 @@ export class Transcript {
       setText(drawn.text, spelt(text));
       const cards = calls.map(({ id, ...news }) => this.#card(id, news).el);
       if (!same(drawn.calls, cards)) fill(drawn.calls, cards);
+      const named = sources(found);
+      if (drawn.sources.childElementCount !== named.length) fill(drawn.sources, named);
       shown.push(drawn.el);
     }
     for (const [callId, card] of this.#cards) {
@@ -387,6 +401,14 @@ function attached(part) {
     part.filename ?? "",
     " ",
     h("code", null, address),
+  );
+}
+
+/** What a reply refers to, each once. Nothing is fetched from its address. */
+function sources(found) {
+  const named = new Map(found.map((each) => [each.url ?? each.documentId ?? each.title, each]));
+  return [...named].map(([address, each]) =>
+    h("p.attached", null, h("span.chip", null, "source"), each.title ?? "", " ", h("code", null, address)),
   );
 }
 
