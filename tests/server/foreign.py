@@ -106,7 +106,9 @@ class Errands(AgentExecutor):
     async def _ask(self, order: str, updater: TaskUpdater, answers: list[Any]) -> None:
         questions = order.removeprefix("ask ").split(" and ")
         if len(answers) < len(questions):
-            await updater.add_artifact([new_text_part(f"About {questions[len(answers)]}. ")], artifact_id=f"q{len(answers)}")
+            await updater.add_artifact(
+                [new_text_part(f"About {questions[len(answers)]}. ")], artifact_id=f"q{len(answers)}"
+            )
             await updater.requires_input(_said(updater, f"Which {questions[len(answers)]}?"))
             return
         await updater.add_artifact([new_text_part(f"So it is {answers}.")], artifact_id="end")

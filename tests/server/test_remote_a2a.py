@@ -14,16 +14,13 @@ from helix_agents import (
     Failed,
     Interrupted,
     ScriptedModel,
-    Suspended,
     ToolAnswer,
-    a2a_agent_tool,
 )
 from helix_agents.domain.chunks import SubagentEnd, TextDelta
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.engine.remote.stops import OPEN, PLACE, REMOTE
+from helix_agents.engine.remote.stops import PLACE, REMOTE
 from helix_agents.engine.services import EngineOptions
-from tests.server.agents import Notes, publish, search
-from tests.server.chain import pass_on
+from tests.server.chain import a2a_boss, pass_on
 from tests.server.delegating import child_of, delegated, eventually, finish, only
 from tests.server.foreign import CARD, CHAPTERS, STORY, Foreign, serving
 from tests.server.live import LiveServer
@@ -51,11 +48,6 @@ async def helix() -> AsyncIterator[Executor]:
         yield executor
 
 
-def boss(url: Any, **settings: Any) -> AnyAgent:
-    tool = a2a_agent_tool(url, "worker", description="Works elsewhere.", **settings)
-    return Agent(name="boss", model=ScriptedModel(pass_on), tools=[search, publish, tool], state=Notes)
-
-
 async def result_of(helix: Executor, agent: AnyAgent, order: str) -> ToolMessage:
     """What a delegated order came to."""
     assert isinstance(await finish(helix, agent, f"remote {order}"), Completed)
@@ -65,13 +57,11 @@ async def result_of(helix: Executor, agent: AnyAgent, order: str) -> ToolMessage
 async def told(helix: Executor) -> str:
     """The words of the child as they stand in the stream of its parent."""
     chunks = await helix._services.streams.get_all_chunks("s")
-    return "".join(
-        each.delta for each in chunks if isinstance(each, TextDelta) and each.remote_sequence is not None
-    )
+    return "".join(each.delta for each in chunks if isinstance(each, TextDelta) and each.remote_sequence is not None)
 
 
 async def test_its_words_are_seen_here_and_are_the_calls_result(foreign: LiveServer, helix: Executor) -> None:
-    run = await helix.execute(boss(foreign.url), "remote hello", "s")
+    run = await helix.execute(a2a_boss(foreign.url), "remote hello", "s")
     chunks = [chunk async for chunk in run.stream()]
     assert isinstance(await run.result(), Completed)
     (end,) = [each for each in chunks if isinstance(each, SubagentEnd)]
@@ -100,7 +90,7 @@ async def test_its_words_are_seen_here_and_are_the_calls_result(foreign: LiveSer
 async def test_what_it_made_is_the_result_in_whatever_form(
     foreign: LiveServer, helix: Executor, order: str, result: Any
 ) -> None:
-    message = await result_of(helix, boss(foreign.url), order)
+    message = await result_of(helix, a2a_boss(foreign.url), order)
     assert (message.error, message.content) == (False, result)
 
 
@@ -116,7 +106,7 @@ async def test_what_it_made_is_the_result_in_whatever_form(
 async def test_its_words_stand_in_the_stream_once_whatever_it_changes_about_them(
     foreign: LiveServer, helix: Executor, order: str, words: str
 ) -> None:
-    await result_of(helix, boss(foreign.url), order)
+    await result_of(helix, a2a_boss(foreign.url), order)
     assert await told(helix) == words
 
 
@@ -127,12 +117,12 @@ class Report(BaseModel):
 
 @pytest.mark.parametrize("order", ["data", "json"])
 async def test_a_typed_result_is_checked(foreign: LiveServer, helix: Executor, order: str) -> None:
-    message = await result_of(helix, boss(foreign.url, output=Report), order)
+    message = await result_of(helix, a2a_boss(foreign.url, output=Report), order)
     assert (message.error, message.content) == (False, {"title": "Tides", "pages": 2})
 
 
 async def test_a_result_of_another_type_is_a_failed_call(foreign: LiveServer, helix: Executor) -> None:
-    message = await result_of(helix, boss(foreign.url, output=Report), "hello")
+    message = await result_of(helix, a2a_boss(foreign.url, output=Report), "hello")
     assert (message.error, message.code) == (True, "tool_output_invalid")
 
 
@@ -142,15 +132,13 @@ async def test_a_result_of_another_type_is_a_failed_call(foreign: LiveServer, he
 async def test_one_that_fails_or_rejects_is_a_failed_call(
     foreign: LiveServer, helix: Executor, order: str, reason: str
 ) -> None:
-    message = await result_of(helix, boss(foreign.url), order)
+    message = await result_of(helix, a2a_boss(foreign.url), order)
     assert (message.error, message.code) == (True, "sub_agent_failed")
     assert reason in str(message.content)
 
 
-async def test_a_question_is_answered_at_the_root(
-    foreign: LiveServer, helix: Executor, journal: list[str]
-) -> None:
-    agent = boss(foreign.url)
+async def test_a_question_is_answered_at_the_root(foreign: LiveServer, helix: Executor, journal: list[str]) -> None:
+    agent = a2a_boss(foreign.url)
     waiting = only(await finish(helix, agent, "remote ask port"))
     assert (waiting.kind, waiting.tool_name) == ("question", "input_required")
     assert waiting.input == {"question": "Which port?"}
@@ -165,7 +153,7 @@ async def test_a_question_is_answered_at_the_root(
 async def test_several_questions_one_after_the_other_are_each_asked_once(
     foreign: LiveServer, helix: Executor, journal: list[str]
 ) -> None:
-    agent = boss(foreign.url)
+    agent = a2a_boss(foreign.url)
     first = only(await finish(helix, agent, "remote ask port and boat and port"))
     seen = [first.tool_call_id]
     for answer in ("Brest", {"name": "Ann"}, "Cork"):
@@ -180,7 +168,7 @@ async def test_several_questions_one_after_the_other_are_each_asked_once(
 
 
 async def test_a_sign_in_waits_like_a_question(foreign: LiveServer, helix: Executor) -> None:
-    agent = boss(foreign.url)
+    agent = a2a_boss(foreign.url)
     waiting = only(await finish(helix, agent, "remote sign in"))
     assert waiting.tool_name == "auth_required"
     assert waiting.input == {"question": "Sign in at https://example.com/in, then say so."}
@@ -190,7 +178,9 @@ async def test_a_sign_in_waits_like_a_question(foreign: LiveServer, helix: Execu
 
 
 async def test_a_question_two_levels_down_is_answered_at_the_root(foreign: LiveServer, helix: Executor) -> None:
-    middle = Agent(name="worker", model=ScriptedModel(pass_on), tools=[boss(foreign.url).find_tool("subagent__worker")])
+    middle = Agent(
+        name="worker", model=ScriptedModel(pass_on), tools=[a2a_boss(foreign.url).find_tool("subagent__worker")]
+    )
     root = Agent(name="root", model=ScriptedModel(pass_on), tools=[middle.as_tool(description="Passes on.")])
     waiting = only(await finish(helix, root, "remote remote ask port"))
     await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
@@ -199,12 +189,10 @@ async def test_a_question_two_levels_down_is_answered_at_the_root(foreign: LiveS
     assert "So it is ['Brest']." in result.output
 
 
-async def test_a_question_that_nobody_answers_is_answered_with_that(
-    foreign: LiveServer, journal: list[str]
-) -> None:
+async def test_a_question_that_nobody_answers_is_answered_with_that(foreign: LiveServer, journal: list[str]) -> None:
     options = EngineOptions(pending_deadline_ms=1)
     async with Executor.open("memory://", janitor_seconds=None, options=options) as helix:
-        agent = boss(foreign.url)
+        agent = a2a_boss(foreign.url)
         only(await finish(helix, agent, "remote ask port"))
 
         async def is_over() -> bool:
@@ -218,7 +206,7 @@ async def test_a_question_that_nobody_answers_is_answered_with_that(
 
 @pytest.mark.parametrize("kind", ["interrupt", "abort"])
 async def test_a_stop_cancels_its_task(foreign: LiveServer, helix: Executor, journal: list[str], kind: str) -> None:
-    run = await helix.execute(boss(foreign.url), "remote hold", "s")
+    run = await helix.execute(a2a_boss(foreign.url), "remote hold", "s")
     async for chunk in run.stream():
         if isinstance(chunk, TextDelta) and chunk.remote_sequence is not None:
             break
@@ -230,7 +218,7 @@ async def test_a_stop_cancels_its_task(foreign: LiveServer, helix: Executor, jou
 
 async def test_a_stop_reaches_a_task_that_waits(foreign: LiveServer, journal: list[str]) -> None:
     async with Executor.open("memory://", janitor_seconds=60) as helix:
-        only(await finish(helix, boss(foreign.url), "remote ask port"))
+        only(await finish(helix, a2a_boss(foreign.url), "remote ask port"))
         await helix.interrupt("s", "enough")
         child = await child_of(helix)
 
@@ -244,10 +232,10 @@ async def test_a_stop_reaches_a_task_that_waits(foreign: LiveServer, journal: li
 async def test_a_task_that_takes_too_long_is_cancelled(
     foreign: LiveServer, helix: Executor, journal: list[str]
 ) -> None:
-    message = await result_of(helix, boss(foreign.url, timeout=0.3), "hold")
+    message = await result_of(helix, a2a_boss(foreign.url, timeout=0.3), "hold")
     assert message.code == "sub_agent_timeout"
     assert journal == ["hold", "cancelled"]
 
 
 async def test_a_card_is_found_by_its_own_address_too(foreign: LiveServer, helix: Executor) -> None:
-    assert (await result_of(helix, boss(f"{foreign.url}{CARD}"), "hello")).content == "You said: hello."
+    assert (await result_of(helix, a2a_boss(f"{foreign.url}{CARD}"), "hello")).content == "You said: hello."
