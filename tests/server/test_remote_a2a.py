@@ -20,6 +20,7 @@ from helix_agents.domain.chunks import SubagentEnd, TextDelta
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.engine.remote.stops import PLACE, REMOTE
 from helix_agents.engine.services import EngineOptions
+from helix_agents.runtimes.executor.core import ExecutorCore
 from tests.server.chain import a2a_boss, pass_on
 from tests.server.delegating import child_of, delegated, eventually, finish, only
 from tests.server.foreign import CARD, CHAPTERS, STORY, Foreign, serving
@@ -54,7 +55,7 @@ async def result_of(helix: Executor, agent: AnyAgent, order: str) -> ToolMessage
     return await delegated(helix)
 
 
-async def told(helix: Executor) -> str:
+async def told(helix: ExecutorCore) -> str:
     """The words of the child as they stand in the stream of its parent."""
     chunks = await helix._services.streams.get_all_chunks("s")
     return "".join(each.delta for each in chunks if isinstance(each, TextDelta) and each.remote_sequence is not None)
