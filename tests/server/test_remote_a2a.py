@@ -179,9 +179,9 @@ async def test_a_sign_in_waits_like_a_question(foreign: LiveServer, helix: Execu
 
 
 async def test_a_question_two_levels_down_is_answered_at_the_root(foreign: LiveServer, helix: Executor) -> None:
-    middle = Agent(
-        name="worker", model=ScriptedModel(pass_on), tools=[a2a_boss(foreign.url).find_tool("subagent__worker")]
-    )
+    below = a2a_boss(foreign.url).find_tool("subagent__worker")
+    assert below is not None
+    middle = Agent(name="worker", model=ScriptedModel(pass_on), tools=[below])
     root = Agent(name="root", model=ScriptedModel(pass_on), tools=[middle.as_tool(description="Passes on.")])
     waiting = only(await finish(helix, root, "remote remote ask port"))
     await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
