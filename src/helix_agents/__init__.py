@@ -124,6 +124,8 @@ if TYPE_CHECKING:
     from helix_agents.server.client import ServedAgent as ServedAgent
     from helix_agents.server.remote import HttpRemoteAgentTransport as HttpRemoteAgentTransport
     from helix_agents.server.remote import remote_agent_tool as remote_agent_tool
+    from helix_agents.server.remote_a2a.tool import a2a_agent_tool as a2a_agent_tool
+    from helix_agents.server.remote_a2a.transport import A2ARemoteAgentTransport as A2ARemoteAgentTransport
     from helix_agents.skills.folder import SkillFolder as SkillFolder
     from helix_agents.tracing.hooks import OpenTelemetryHooks as OpenTelemetryHooks
     from helix_agents.workspaces.in_memory import InMemoryWorkspaces as InMemoryWorkspaces
@@ -131,6 +133,7 @@ if TYPE_CHECKING:
 
 # Where each public name lives. Importing this package must stay cheap, so a module is loaded only when it is needed.
 _HOME: dict[str, str] = {
+    "A2ARemoteAgentTransport": "helix_agents.server.remote_a2a.transport",
     "Add": "helix_agents.domain.writes",
     "Agent": "helix_agents.agent.agent",
     "AgentClient": "helix_agents.server.client",
@@ -229,6 +232,7 @@ _HOME: dict[str, str] = {
     "Webhook": "helix_agents.runtimes.executor.webhooks",
     "Workspace": "helix_agents.agent.workspace",
     "WorkspaceProvider": "helix_agents.ports.workspaces",
+    "a2a_agent_tool": "helix_agents.server.remote_a2a.tool",
     "anthropic_cache": "helix_agents.llm.prompt_cache",
     "ask_human": "helix_agents.agent.client_tools",
     "bearer_tokens": "helix_agents.server.auth",
@@ -256,6 +260,7 @@ _HOME: dict[str, str] = {
 
 # What `import *` brings; a name that needs an extra has to be imported explicitly.
 __all__ = [
+    "A2ARemoteAgentTransport",
     "Add",
     "Agent",
     "AgentClient",
@@ -361,6 +366,7 @@ __all__ = [
     "Workspace",
     "WorkspaceProvider",
     "__version__",
+    "a2a_agent_tool",
     "anthropic_cache",
     "ask_human",
     "bearer_tokens",

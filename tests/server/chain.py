@@ -10,6 +10,7 @@ from helix_agents import (
     Executor,
     HttpRemoteAgentTransport,
     ScriptedModel,
+    a2a_agent_tool,
     remote_agent_tool,
 )
 from helix_agents.llm.scripted import Step, call, reply
@@ -49,6 +50,12 @@ def boss(url: Any, name: str = "boss", **settings: Any) -> AnyAgent:
     return Agent(name=name, model=ScriptedModel(pass_on), tools=[search, publish, tool], state=Notes)
 
 
+def a2a_boss(url: Any, name: str = "boss", **settings: Any) -> AnyAgent:
+    """The same over A2A; the address is that of one agent."""
+    tool = a2a_agent_tool(url, "worker", description="Works elsewhere.", **settings)
+    return Agent(name=name, model=ScriptedModel(pass_on), tools=[search, publish, tool], state=Notes)
+
+
 def service(*agents: AnyAgent, url: str = "memory://", **settings: Any) -> AgentServer:
     """An agent server for these agents."""
     settings.setdefault("authenticate", bearer_tokens(TOKENS))
@@ -61,5 +68,9 @@ def transport(url: str, **settings: Any) -> HttpRemoteAgentTransport:
 
 # What a process serves: with the address of another service the one who delegates, else the one who works.
 _below = os.environ.get("HELIX_TEST_BELOW")
+_card = os.environ.get("HELIX_TEST_CARD")
 _name = os.environ.get("HELIX_TEST_AGENT", "worker")
-agents = [worker(_name) if _below is None else boss(_below, _name)]
+if _card is not None:
+    agents = [a2a_boss(_card, _name, token=ANN)]
+else:
+    agents = [worker(_name) if _below is None else boss(_below, _name)]

@@ -60,9 +60,9 @@ def agent_server(
 class LiveServer:
     """An application on a free port of 127.0.0.1, in a thread, from `with` to its end."""
 
-    def __init__(self, app: Any, *, send_buffer: int | None = None) -> None:
+    def __init__(self, app: Any, *, port: int = 0, send_buffer: int | None = None) -> None:
         self.app = app
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if send_buffer is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)

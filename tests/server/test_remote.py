@@ -483,9 +483,9 @@ def endless() -> Iterator[AnyAgent]:
     found: list[LiveServer] = []
 
     class Itself(HttpRemoteAgentTransport):
-        async def _identity(self, session: Any) -> dict[str, str]:
-            self._url = found[0].url
-            return await super()._identity(session)
+        @property
+        def url(self) -> str:
+            return found[0].url
 
     tool = remote_agent_tool(Itself("http://later", token=ANN), "worker", description="Itself.")
     with LiveServer(service(Agent(name="worker", model=ScriptedModel(calls_itself), tools=[tool]))) as live:

@@ -1,5 +1,6 @@
 """Agents of another service as tools: each call is a conversation there, whose result is the call's result."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,9 @@ from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.durations import Duration, milliseconds, optional_milliseconds
 from helix_agents.agent.names import SUBAGENT, check_name
 from helix_agents.agent.sub_agents import Delegation, DelegationTool, runs_as_an_agent
+from helix_agents.agent.tools import output_adapter
+from helix_agents.domain.errors import HelixError, ToolOutputError
+from helix_agents.domain.records import JSON, decode_json
 from helix_agents.ports.remote_agents import RemoteAgentTransport
 
 
@@ -34,6 +38,21 @@ class RemoteAgentTool(DelegationTool):
     def child_type(self) -> str:
         return self.remote_agent
 
+    def check_output(self, result: Any, given: Mapping[str, JSON]) -> JSON:
+        """As for any tool; a text that is JSON of the declared type counts as such, because many agents only write."""
+        try:
+            return super().check_output(result, given)
+        except ToolOutputError:
+            if not isinstance(result, str):
+                raise
+            try:
+                said = decode_json(result)
+            except HelixError:
+                said = None
+            if not isinstance(said, dict | list):
+                raise
+        return super().check_output(said, given)
+
 
 def remote_tool(
     transport: RemoteAgentTransport,
@@ -42,6 +61,7 @@ def remote_tool(
     name: str | None,
     description: str,
     input: Any,
+    output: Any,
     timeout: Duration | None,
     lost_after: Duration,
     limits: RemoteLimits | None,
@@ -50,7 +70,7 @@ def remote_tool(
     """The tool that delegates to an agent behind a transport.
 
     Raises:
-        DefinitionError: a name, an option or the input cannot be used.
+        DefinitionError: a name, an option, the input or the output cannot be used.
     """
     called = check_name("Remote agent", name or agent)
     tool = f"{SUBAGENT}{called}"[:64]
@@ -61,6 +81,7 @@ def remote_tool(
         input=InputType(input or Delegation, subject),
         function=runs_as_an_agent,
         kind="agent",
+        output=output_adapter(output, subject),
         timeout_ms=optional_milliseconds(timeout, subject, "timeout"),
         available=available,
         remote_agent=check_name("Remote agent", agent),

@@ -18,13 +18,15 @@ RemoteStop: TypeAlias = Literal["stopping", "nothing_running", "unknown"]
 
 class RemoteSession(Record):
     """A session at the other service. The user, and the run's place in the trace of the conversation here, are sent
-    only by a transport that is configured to do so. The place in the trace is known from the start.
+    only by a transport that is configured to do so. The place in the trace is known from the start. `place` is what the
+    transport noted when it started the session, for protocols in which the other service chooses the names.
     """
 
     session_id: SessionId
     agent: str
     user_id: str | None = None
     trace: str | None = None
+    place: str | None = None
 
 
 class RemoteStatus(Record):
@@ -37,6 +39,14 @@ class RemoteStatus(Record):
     error: str | None = None
     failure_reason: str | None = None
     interrupt_reason: str | None = None
+
+
+class RemoteStart(Record):
+    """The outcome of a start: what the transport needs to find the session again, if that is more than its id; and
+    where the session rests, if the service has answered at once and keeps nothing that could be asked later."""
+
+    place: str | None = None
+    rest: RemoteStatus | None = None
 
 
 class RemoteAnswerRefusedError(Exception):
@@ -60,10 +70,18 @@ class RemoteAgentTransport(Protocol):
         """Whether answers to calls that wait there can be given through this transport."""
         ...
 
-    async def start(self, session: RemoteSession, message: UserMessage, *, depth: int) -> None:
+    @property
+    def keeps_deadlines(self) -> bool:
+        """Whether calls that wait there time out there. If not, one that times out here is answered there with that."""
+        ...
+
+    async def start(
+        self, session: RemoteSession, message: UserMessage, *, depth: int, again: bool = False
+    ) -> RemoteStart:
         """Start the session with its first message; a session that was started before continues as it is.
 
         `depth` is the number of agents above this one, so that services that delegate to each other come to an end.
+        `again` says that an earlier start may have reached the service.
         """
         ...
 

@@ -1,21 +1,16 @@
 """Agents of another agent server as sub-agents: a client of its routes, and nothing more."""
 
-import asyncio
-import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote, urlsplit
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+from urllib.parse import quote
 
 from helix_agents.agent.availability import AvailabilityPredicate
 from helix_agents.agent.durations import Duration
-from helix_agents.agent.headers import Headers, check_header
+from helix_agents.agent.headers import Headers
 from helix_agents.agent.remote_agents import RemoteAgentTool, RemoteLimits, remote_tool
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.errors import (
     DefinitionError,
-    MissingExtraError,
     RemoteProtocolError,
     RemoteRefusedError,
     RemoteUnavailableError,
@@ -23,34 +18,27 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import Answer, ToolAnswer
-from helix_agents.domain.records import JSON, encode
+from helix_agents.domain.records import JSON
 from helix_agents.domain.traces import IN_TRACE
 from helix_agents.domain.usage import SourceTotal, UsageRollup
-from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import DEPTH
 from helix_agents.ports.remote_agents import (
     AnswerRouted,
     RemoteAgentTransport,
     RemoteAnswerRefusedError,
     RemoteSession,
+    RemoteStart,
     RemoteStatus,
     RemoteStop,
     Resumed,
 )
-from helix_agents.server.remote_wire import NotOursError, read_chunk, read_events, read_json, read_record, read_status
-
-if TYPE_CHECKING:
-    import httpx2
+from helix_agents.server.remote_http import RemoteHttp
+from helix_agents.server.remote_wire import NotOursError, read_chunk, read_events, read_record, read_status
 
 ON_BEHALF_OF = "x-helix-on-behalf-of"
 """The header that names a session's user, if a transport is configured to send it."""
 
-# Statuses that mean: try again later.
-_LATER = frozenset((408, 425, 429, 500, 502, 503, 504))
 _REASON_CHARACTERS = 1_000
-_LARGE_BYTES = 200_000
-# 204 is the response to a deletion.
-_TAKEN = (200, 204)
 
 
 def remote_agent_tool(
@@ -60,6 +48,7 @@ def remote_agent_tool(
     description: str,
     name: str | None = None,
     input: Any = None,
+    output: Any = None,
     timeout: Duration | None = 3_600,
     lost_after: Duration = 300,
     limits: RemoteLimits | None = None,
@@ -77,6 +66,7 @@ def remote_agent_tool(
         description: When to delegate, for the parent's model.
         name: The agent's name here, if it differs: the tool is `subagent__<name>`.
         input: A type whose fields the parent's model fills in. Default: a `message`.
+        output: The type that the child's result must have; otherwise the call fails with `tool_output_invalid`.
         timeout: How long the child may work before it is stopped. Time spent waiting for people does not count.
         lost_after: How long to retry a service that does not respond before the child counts as lost.
         limits: Limits on what is accepted from one child.
@@ -85,7 +75,7 @@ def remote_agent_tool(
         available: Decides before each model call whether the parent's model may delegate; see `tool`.
 
     Raises:
-        DefinitionError: a name, an option or the input cannot be used.
+        DefinitionError: a name, an option, the input or the output cannot be used.
     """
     if isinstance(url, str):
         transport: RemoteAgentTransport = HttpRemoteAgentTransport(url, token=token, headers=headers)
@@ -101,6 +91,7 @@ def remote_agent_tool(
         name=name,
         description=description,
         input=input,
+        output=output,
         timeout=timeout,
         lost_after=lost_after,
         limits=limits,
@@ -132,37 +123,35 @@ class HttpRemoteAgentTransport:
         answer_bytes: int = 16_000_000,
         event_bytes: int = 4_000_000,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-            raise DefinitionError(
-                "HttpRemoteAgentTransport",
-                f"{url!r} is not an http or https address without credentials; give credentials as token=….",
-            )
-        self._httpx2 = _httpx2()
-        self._url = url.rstrip("/")
-        self._secure = parts.scheme == "https"
-        self._headers: Headers = headers or {}
-        self._token = token
-        for name, value in self._sent({} if callable(self._headers) else self._headers).items():
-            check_header("HttpRemoteAgentTransport", name, value)
+        self._http = RemoteHttp(
+            "HttpRemoteAgentTransport",
+            url,
+            token=token,
+            headers=headers,
+            connect_seconds=connect_seconds,
+            answer_seconds=answer_seconds,
+            answer_bytes=answer_bytes,
+        )
         self._pass_user = pass_user
         self._pass_trace = pass_trace
-        self._connect_seconds = connect_seconds
-        self._answer_seconds = answer_seconds
         self._silence_seconds = silence_seconds
-        self._answer_bytes = answer_bytes
         self._event_bytes = event_bytes
-        self._tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
-        return self._url
+        return self._http.url
 
     @property
     def routes_answers(self) -> bool:
         return True
 
-    async def start(self, session: RemoteSession, message: UserMessage, *, depth: int) -> None:
+    @property
+    def keeps_deadlines(self) -> bool:
+        return True
+
+    async def start(
+        self, session: RemoteSession, message: UserMessage, *, depth: int, again: bool = False
+    ) -> RemoteStart:
         await self._post(
             session,
             "/start",
@@ -173,6 +162,7 @@ class HttpRemoteAgentTransport:
                 "metadata": {DEPTH: str(depth)},
             },
         )
+        return RemoteStart()
 
     async def status(self, session: RemoteSession) -> RemoteStatus | None:
         try:
@@ -181,11 +171,13 @@ class HttpRemoteAgentTransport:
             if _is_unknown(refused):
                 return None
             raise
-        return self._read(lambda: read_status(answer))
+        return self._http.read(lambda: read_status(answer))
 
     async def stream(self, session: RemoteSession, *, after: int) -> AsyncGenerator[StreamChunk, None]:
-        path = f"/sse?sessionId={quote(session.session_id, safe='')}&fromSequence={after}"
-        async with self._response(session, "GET", path, None, self._silence_seconds) as response:
+        address = f"{self.url}/sse?sessionId={quote(session.session_id, safe='')}&fromSequence={after}"
+        async with self._http.response(
+            "GET", address, None, self._identity(session), self._silence_seconds
+        ) as response:
             try:
                 async for event in read_events(response.aiter_raw(), self._event_bytes):
                     match event.name:
@@ -200,8 +192,8 @@ class HttpRemoteAgentTransport:
                         case _:
                             pass
             except NotOursError as problem:
-                raise RemoteProtocolError(self._url, str(problem)) from None
-        raise RemoteUnavailableError(self._url, "the stream ended before the run did")
+                raise RemoteProtocolError(self.url, str(problem)) from None
+        raise RemoteUnavailableError(self.url, "the stream ended before the run did")
 
     async def submit(
         self, session: RemoteSession, tool_call_id: ToolCallId, answer: Answer, *, approval_id: str | None
@@ -249,16 +241,16 @@ class HttpRemoteAgentTransport:
         answer = await self._get(session, f"/sessions/{quote(session.session_id, safe='')}")
         state = answer.get("state")
         if not isinstance(state, dict):
-            raise RemoteProtocolError(self._url, "it sent a session without its state")
+            raise RemoteProtocolError(self.url, "it sent a session without its state")
         return cast("dict[str, JSON]", state)
 
     async def usage(self, session: RemoteSession) -> UsageRollup:
         answer = await self._get(session, f"/sessions/{quote(session.session_id, safe='')}/usage")
         sources: Any = answer.get("sources", [])
         if not isinstance(sources, list):
-            raise RemoteProtocolError(self._url, "it sent usage without sources")
+            raise RemoteProtocolError(self.url, "it sent usage without sources")
         told = cast("list[Any]", sources)[:1_000]
-        return UsageRollup(sources=self._read(lambda: tuple(read_record(each, SourceTotal) for each in told)))
+        return UsageRollup(sources=self._http.read(lambda: tuple(read_record(each, SourceTotal) for each in told)))
 
     async def delete(self, session: RemoteSession) -> None:
         await self._ask(session, "DELETE", f"/sessions/{quote(session.session_id, safe='')}", None)
@@ -284,124 +276,19 @@ class HttpRemoteAgentTransport:
     async def _ask(
         self, session: RemoteSession, method: str, path: str, body: dict[str, JSON] | None
     ) -> dict[str, Any]:
-        try:
-            # Limits the whole response: one that trickles in keeps every single read within its own limit.
-            async with asyncio.timeout(self._answer_seconds):
-                async with self._response(session, method, path, body, self._answer_seconds) as response:
-                    raw = await self._body(response)
-        except TimeoutError:
-            raise RemoteUnavailableError(self._url, f"no answer within {self._answer_seconds:g} s") from None
-        if not raw.strip():
-            return {}
-        read = partial(self._read, lambda: read_json(raw))
-        # Decoding a large response would block the event loop.
-        value = read() if len(raw) < _LARGE_BYTES else await asyncio.to_thread(read)
-        if not isinstance(value, dict):
-            raise RemoteProtocolError(self._url, "it sent an answer that is not an object")
-        return cast("dict[str, Any]", value)
+        return await self._http.ask(method, f"{self.url}{path}", body, self._identity(session))
 
-    @asynccontextmanager
-    async def _response(
-        self, session: RemoteSession, method: str, path: str, body: dict[str, JSON] | None, silence: float
-    ) -> "AsyncGenerator[httpx2.Response, None]":
-        """The response's head, with its body still to come; a refusal raises.
-
-        Raises:
-            RemoteUnavailableError, RemoteRefusedError, RemoteProtocolError: there is no usable response.
-        """
-        httpx2 = self._httpx2
-        timeout = httpx2.Timeout(silence, connect=self._connect_seconds)
-        headers = {"accept-encoding": "identity", **await self._identity(session)}
-        content = None if body is None else encode(body)
-        if content is not None:
-            headers["content-type"] = "application/json"
-        try:
-            async with (
-                httpx2.AsyncClient(verify=await self._verify(), timeout=timeout, headers=headers) as client,
-                client.stream(method, f"{self._url}{path}", content=content) as response,
-            ):
-                if response.status_code not in _TAKEN:
-                    raise self._refusal(response.status_code, await self._body(response))
-                yield response
-        except httpx2.InvalidURL as problem:
-            raise RemoteProtocolError(self._url, str(problem)) from None
-        except httpx2.HTTPError as problem:
-            reason = f"{type(problem).__name__} {problem}".strip()
-            raise RemoteUnavailableError(self._url, reason) from None
-
-    async def _identity(self, session: RemoteSession) -> dict[str, str]:
-        headers = await self._renewed(self._headers) if callable(self._headers) else self._sent(self._headers)
+    def _identity(self, session: RemoteSession) -> dict[str, str]:
+        headers: dict[str, str] = {}
         if self._pass_user and session.user_id is not None:
             headers[ON_BEHALF_OF] = quote(session.user_id, safe="@.-_")
         if self._pass_trace and session.trace is not None:
             headers[IN_TRACE] = session.trace
         return headers
 
-    async def _renewed(self, headers: Callable[[], Awaitable[Mapping[str, str]]]) -> dict[str, str]:
-        """Freshly made headers. If that fails, the service counts as unreachable; the reason goes only to the log."""
-        try:
-            sent = self._sent(await headers())
-            for name, value in sent.items():
-                check_header("HttpRemoteAgentTransport", name, value)
-        except Exception as problem:
-            log_exception("subagent.headers_failed", problem, url=self._url)
-            raise RemoteUnavailableError(self._url, "the headers for it could not be made") from None
-        return sent
-
-    def _sent(self, given: Mapping[str, str]) -> dict[str, str]:
-        headers = {name.lower(): value for name, value in given.items()}
-        if self._token is not None:
-            headers["authorization"] = f"Bearer {self._token}"
-        return headers
-
-    async def _verify(self) -> "ssl.SSLContext | bool":
-        """The TLS context, created once because reading the certificates takes a while."""
-        if not self._secure:
-            return False
-        tls = self._tls
-        if tls is None:
-            tls = self._tls = await asyncio.to_thread(
-                cast("Callable[[], ssl.SSLContext]", self._httpx2.create_ssl_context)
-            )
-        return tls
-
-    async def _body(self, response: "httpx2.Response") -> bytes:
-        body = bytearray()
-        async for piece in response.aiter_raw():
-            body += piece
-            if len(body) > self._answer_bytes:
-                raise RemoteProtocolError(self._url, f"it sent an answer of more than {self._answer_bytes} bytes")
-        return bytes(body)
-
-    def _refusal(self, status: int, raw: bytes) -> RemoteUnavailableError | RemoteRefusedError:
-        try:
-            told = read_json(raw)
-        except NotOursError:
-            told = None
-        about = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
-        code = str(about.get("code", f"http_{status}"))[:100]
-        detail = str(about.get("detail") or about.get("error") or "no reason given")[:1_000]
-        if status in _LATER:
-            return RemoteUnavailableError(self._url, f"{status} {code}: {detail}")
-        return RemoteRefusedError(self._url, status, code, detail)
-
-    def _read(self, read: "Callable[[], Any]") -> Any:
-        try:
-            return read()
-        except NotOursError as problem:
-            raise RemoteProtocolError(self._url, str(problem)) from None
-
 
 def _is_unknown(refused: RemoteRefusedError) -> bool:
     return (refused.status, refused.refusal) == (404, "session_not_found")
-
-
-def _httpx2() -> Any:
-    try:
-        import httpx2
-    except ImportError:
-        raise MissingExtraError("A remote agent", "remote") from None
-    return httpx2
 
 
 _: type[RemoteAgentTransport] = HttpRemoteAgentTransport

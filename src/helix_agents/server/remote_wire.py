@@ -108,7 +108,8 @@ async def read_events(pieces: AsyncIterable[bytes], most_bytes: int) -> AsyncGen
     async for piece in pieces:
         # Do not search the same bytes again: an event may come in a million pieces.
         begin = max(len(buffer) - 1, 0)
-        buffer += piece
+        # Some servers end their lines with two characters. JSON has none of them between its quotes.
+        buffer += piece.replace(b"\r", b"")
         while (end := buffer.find(b"\n\n", begin)) >= 0:
             event = _event(bytes(buffer[:end]))
             del buffer[: end + 2]

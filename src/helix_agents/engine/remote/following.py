@@ -48,7 +48,10 @@ from helix_agents.engine.remote.patience import Patience
 from helix_agents.engine.remote.questions import RemoteQuestions
 from helix_agents.engine.remote.rest import DISPATCH_FAILED, LIMIT_EXCEEDED, Rest, end_of, interrupted
 from helix_agents.engine.remote.stops import (
+    CHUNKS,
     CURSOR,
+    PLACE,
+    PROMPTLY_SECONDS,
     REMOTE,
     STARTED,
     USAGE,
@@ -63,11 +66,11 @@ from helix_agents.engine.scope import RunScope, step_id_of
 from helix_agents.engine.steps.spending import priced
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.engine.steps.stop_watch import StopSignal, undisturbed
-from helix_agents.ports.remote_agents import RemoteStatus
+from helix_agents.ports.remote_agents import RemoteStart, RemoteStatus
 
 _AFTERWARDS_SECONDS = 10.0
 # The metadata keys of the child that a commit sets or removes.
-_KEPT = (REMOTE, WAITS, CURSOR, USAGE)
+_KEPT = (REMOTE, WAITS, CURSOR, CHUNKS, USAGE)
 
 
 async def follow_remote(
@@ -111,9 +114,12 @@ class _Follower:
         self._metadata = dict(session.metadata)
         self._names = Names(session.session_id)
         self._cursor = int(session.metadata.get(CURSOR, "0"))
+        self._chunks = int(session.metadata.get(CHUNKS, "0"))
         self._bytes = 0
         self._step = session.step_count + 1
         self._round = 0
+        # What a dead attempt did is not known: its start may have reached the service.
+        self._tried = run.attempt > 1
         self._entries = 0
         self._questions = RemoteQuestions(
             self._store,
@@ -123,6 +129,7 @@ class _Follower:
             self._names,
             step=self._step,
             result_bytes=scope.services.result_bytes,
+            deadline_ms=scope.services.options.pending_deadline_ms,
         )
 
     async def find_place(self) -> None:
@@ -135,6 +142,7 @@ class _Follower:
         for chunk in await self._scope.services.streams.get_all_chunks(self._scope.stream_id):
             if chunk.remote_sequence is not None and self._names.is_foreign(chunk.run_id):
                 self._cursor = max(self._cursor, chunk.remote_sequence)
+                self._chunks += 1
                 if chunk.remote_sequence > committed:
                     self._questions.hear(chunk)
 
@@ -165,13 +173,13 @@ class _Follower:
             return interrupted(None, confirmed=False)
         if status is None and STARTED in self._metadata:
             return self._lost("not_found")
-        if status is None:
-            new = as_new_remote(self._session, self._run)
-            await self._transport.start(new, self._message, depth=self._scope.depth + 1)
-            patience.contact()
+        begun = await self._start() if status is None else RemoteStart()
+        patience.contact()
+        if begun.rest is not None and (rest := await self._rest_of(begun.rest)) is not None:
+            return rest
         if STARTED not in self._metadata:
             # From here on, a service that does not know the session has lost it; it is not started a second time.
-            await undisturbed(self._note_started())
+            await undisturbed(self._note_started(begun.place))
         used = await self._questions.route(() if status is None else status.pending)
         if used:
             await undisturbed(self._use_up(used))
@@ -190,11 +198,28 @@ class _Follower:
             # without a pause.
             await patience.pause()
 
+    async def _start(self) -> RemoteStart:
+        """Start the child. A stop that comes while the service is asked lets it answer for a while, because only its
+        answer may say what has to be stopped."""
+        new = as_new_remote(self._session, self._run)
+        again, self._tried = self._tried, True
+        depth = self._scope.depth + 1
+        asking = asyncio.create_task(self._transport.start(new, self._message, depth=depth, again=again))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            await asyncio.wait((asking,), timeout=PROMPTLY_SECONDS)
+            if asking.cancel():
+                await asyncio.wait((asking,))
+            if not asking.cancelled() and asking.exception() is None:
+                await undisturbed(self._note_started(asking.result().place))
+            raise
+
     async def _rest_of(self, status: RemoteStatus) -> Rest | None:
         """Where the child rests; None if it continues."""
         if status.run_status is None or status.run_status == "running":
             return None
-        end = end_of(status, self._scope.services.result_bytes)
+        end = end_of(status, self._tool, self._scope.services.result_bytes)
         if end is not None:
             return end
         waiting = tuple(call for call in status.pending if call.state == "waiting")
@@ -236,7 +261,8 @@ class _Follower:
     def _over(self, chunk: StreamChunk) -> str | None:
         """Why no more is accepted from the child, if so."""
         limits = self._tool.limits
-        if chunk.sequence > limits.chunks:
+        self._chunks += 1
+        if self._chunks > limits.chunks:
             return f"it wrote more than {limits.chunks} chunks"
         if self._bytes > limits.bytes:
             return f"it wrote more than {limits.bytes} bytes"
@@ -383,7 +409,7 @@ class _Follower:
     async def _store_step(self, commit: StepCommit, results: Sequence[ToolMessage] = ()) -> Committed:
         """Make one commit. The chunks so far are stored before it or with it, so the cursor in it is accurate."""
         scope, store, session_id = self._scope, self._store, self._session.session_id
-        self._metadata[CURSOR] = str(self._cursor)
+        self._metadata |= {CURSOR: str(self._cursor), CHUNKS: str(self._chunks)}
         if commit.suspend:
             self._metadata[WAITS] = WAITING
         else:
@@ -407,9 +433,13 @@ class _Follower:
             return None
         return InterruptContext(reason=rest.interrupt_reason, run_id=self._run.run_id, at=self._store.now_ms())
 
-    async def _note_started(self) -> None:
-        self._metadata[STARTED] = "yes"
-        await self._store.patch_metadata(self._session.session_id, {STARTED: "yes"})
+    async def _note_started(self, place: str | None) -> None:
+        noted = {STARTED: "yes"} if place is None else {STARTED: "yes", PLACE: place}
+        await self._store.patch_metadata(self._session.session_id, {**noted})
+        self._metadata |= noted
+        if place is not None:
+            self._remote = msgspec.structs.replace(self._remote, place=place)
+            self._questions.found(self._remote)
 
     async def _afterwards(self, rest: Rest) -> tuple[tuple[UsageEntry, ...], StepWrites]:
         """What the child used since the last look and, at its end, its state; neither is worth failing for."""

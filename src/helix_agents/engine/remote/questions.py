@@ -33,12 +33,13 @@ from helix_agents.engine.remote.chunks import Names
 from helix_agents.engine.remote.rest import ERROR_CHARACTERS
 from helix_agents.engine.remote.stops import as_remote
 from helix_agents.engine.scope import step_id_of
-from helix_agents.ports.remote_agents import RemoteAnswerRefusedError
+from helix_agents.ports.remote_agents import RemoteAnswerRefusedError, RemoteSession
 from helix_agents.ports.state_store import SessionStateStore
 
 # For a call that timed out here while it still waits there, because the clocks differ: it is looked at again soon.
 _ASK_AGAIN_MS = 60_000
 _NO_ROUTE = (404, 405, 501)
+NOBODY = "Nobody answered this call in time."
 _ALL: frozenset[PendingState] = frozenset(get_args(PendingState))
 
 
@@ -55,6 +56,7 @@ class RemoteQuestions:
         *,
         step: int,
         result_bytes: int,
+        deadline_ms: int | None,
     ) -> None:
         self._store = store
         self._tool = tool
@@ -66,9 +68,14 @@ class RemoteQuestions:
         self._names = names
         self._step = step
         self._result_bytes = result_bytes
+        self._deadline_ms = deadline_ms
         self._refused: dict[ToolCallId, str] = {}
         self._asked: set[ToolCallId] = set()
         self._results: dict[ToolCallId, ToolMessage] = {}
+
+    def found(self, remote: RemoteSession) -> None:
+        """Take in where the session is at the other service."""
+        self._remote = remote
 
     async def rows(self, waiting: tuple[PendingCall, ...]) -> tuple[PendingCall, ...]:
         """The calls that wait there, as rows that wait here.
@@ -103,10 +110,9 @@ class RemoteQuestions:
         known_as = self._known_as(waiting)
         for row in ready:
             there = known_as.get(row.tool_call_id)
-            # A call without an answer timed out here; the other service has its own deadline. A call that was answered
-            # there is not answered again, even if it waits once more.
-            if there is not None and isinstance(row.answer, ToolAnswer | ApprovalAnswer):
-                await self._submit(there, row, row.answer)
+            answer = self._answer_to(row)
+            if there is not None and answer is not None:
+                await self._submit(there, row, answer)
         await self._transport.resume(self._remote)
         return tuple(row.tool_call_id for row in ready)
 
@@ -144,6 +150,22 @@ class RemoteQuestions:
         listed = await whole_list(lambda offset: store.list_pending(where, offset=offset, limit=MAX_LIMIT))
         return list({call.tool_call_id: call for call in listed}.values())
 
+    def _answer_to(self, row: PendingCall) -> Answer | None:
+        """The answer to pass on. A call that was answered there is not answered again, even if it waits once more. A
+        call without an answer timed out here; the other service has its own deadline, or is told that nobody answers.
+        """
+        match row.answer:
+            case ToolAnswer() | ApprovalAnswer():
+                return row.answer
+            case None if not self._transport.keeps_deadlines:
+                return (
+                    ApprovalAnswer(approved=False, reason=NOBODY)
+                    if row.kind == "approval"
+                    else ToolAnswer(error=NOBODY)
+                )
+            case _:
+                return None
+
     async def _submit(self, there: ToolCallId, row: PendingCall, answer: Answer) -> None:
         try:
             await self._transport.submit(self._remote, there, answer, approval_id=row.approval_id)
@@ -167,6 +189,8 @@ class RemoteQuestions:
             check_id(call.approval_id or "", "approval id")
         now = self._store.now_ms()
         left = None if call.deadline is None else max(call.deadline - call.created_at, 1_000)
+        if left is None and not self._transport.keeps_deadlines:
+            left = self._deadline_ms
         known = await self._store.get_pending_call(self._session_id, call_id)
         if left is not None and known is not None and known.expired_at is not None:
             left = min(left, _ASK_AGAIN_MS)

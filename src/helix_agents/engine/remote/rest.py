@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass
 
-from helix_agents.domain.errors import RemoteSubAgentClientToolUnsupportedError, RemoteSubAgentLostError
+from helix_agents.agent.remote_agents import RemoteAgentTool
+from helix_agents.domain.errors import (
+    RemoteSubAgentClientToolUnsupportedError,
+    RemoteSubAgentLostError,
+    ToolOutputError,
+)
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunStatus
@@ -48,11 +53,11 @@ class Rest:
                 return "active"
 
 
-def end_of(status: RemoteStatus, most_bytes: int) -> Rest | None:
+def end_of(status: RemoteStatus, tool: RemoteAgentTool, most_bytes: int) -> Rest | None:
     """How the child ended, as its service reports it; None if it has not."""
     match status.run_status:
         case "completed":
-            return _completed(status, most_bytes)
+            return _completed(status, tool, most_bytes)
         case "failed":
             reason = (status.failure_reason or "failed")[:_CODE_CHARACTERS]
             error = (status.error or reason)[:ERROR_CHARACTERS]
@@ -69,9 +74,16 @@ def interrupted(reason: str | None, *, confirmed: bool) -> Rest:
     return Rest(status="interrupted", reason="interrupted", interrupt_reason=reason, confirmed=confirmed)
 
 
-def _completed(status: RemoteStatus, most_bytes: int) -> Rest:
+def _completed(status: RemoteStatus, tool: RemoteAgentTool, most_bytes: int) -> Rest:
     size = len(encode(status.output))
     if size > most_bytes:
-        error = f"its result has {size} bytes, but at most {most_bytes} are stored"
-        return Rest(status="failed", reason=OUTPUT_INVALID, error=error, told=True, confirmed=True)
-    return Rest(status="completed", reason="completed", output=status.output, told=True, confirmed=True)
+        return _invalid(f"its result has {size} bytes, but at most {most_bytes} are stored")
+    try:
+        output = tool.check_output(status.output, {})
+    except ToolOutputError as problem:
+        return _invalid(str(problem)[:ERROR_CHARACTERS])
+    return Rest(status="completed", reason="completed", output=output, told=True, confirmed=True)
+
+
+def _invalid(error: str) -> Rest:
+    return Rest(status="failed", reason=OUTPUT_INVALID, error=error, told=True, confirmed=True)

@@ -28,7 +28,9 @@ from helix_agents.ports.remote_agents import RemoteAgentTransport, RemoteSession
 REMOTE, WAITS = MARKS
 TOOL = "helix.remote_tool"
 STARTED = "helix.remote_started"
+PLACE = "helix.remote_place"
 CURSOR = "helix.remote_cursor"
+CHUNKS = "helix.remote_chunks"
 USAGE = "helix.remote_usage"
 OPEN, ABANDONED = "open", "stop_abandoned"
 WAITING = "yes"
@@ -88,7 +90,12 @@ def is_elsewhere(session: SessionState | SessionSummary) -> bool:
 
 def as_remote(session: SessionState | SessionSummary) -> RemoteSession:
     """The session as the other service knows it."""
-    return RemoteSession(session_id=id_there(session.session_id), agent=session.agent_type, user_id=session.user_id)
+    return RemoteSession(
+        session_id=id_there(session.session_id),
+        agent=session.agent_type,
+        user_id=session.user_id,
+        place=session.metadata.get(PLACE),
+    )
 
 
 def as_new_remote(session: SessionState, run: RunRecord) -> RemoteSession:

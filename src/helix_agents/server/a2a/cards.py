@@ -3,48 +3,24 @@
 from starlette.responses import Response
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.domain.records import Record
+from helix_agents.server.a2a.protocol import AgentCapabilities, AgentInterface, AgentSkill, Wire
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.errors import RefusedError
 from helix_agents.server.executor_routes import entry_agent
 
-PROTOCOL_VERSION = "1.0"
 MODES = ("text/plain", "application/json")
 
 
-class AgentInterface(Record):
-    """The address at which to talk to an agent, and the protocol to use."""
-
-    url: str
-    protocol_binding: str = "JSONRPC"
-    protocol_version: str = PROTOCOL_VERSION
-
-
-class AgentCapabilities(Record):
-    """Which parts of the protocol are supported."""
-
-    streaming: bool = True
-    push_notifications: bool = False
-    extended_agent_card: bool = False
-
-
-class AgentSkill(Record):
-    """Something that an agent can do."""
-
-    id: str
-    name: str
-    description: str
-    tags: tuple[str, ...]
-
-
-class AgentCard(Record):
+class AgentCard(Wire, frozen=True, kw_only=True):
     """What a client needs to know about an agent before talking to it."""
 
     name: str
     description: str
     version: str
     supported_interfaces: tuple[AgentInterface, ...]
-    capabilities: AgentCapabilities = AgentCapabilities()
+    capabilities: AgentCapabilities = AgentCapabilities(
+        streaming=True, push_notifications=False, extended_agent_card=False
+    )
     default_input_modes: tuple[str, ...] = MODES
     default_output_modes: tuple[str, ...] = MODES
     skills: tuple[AgentSkill, ...]

@@ -9,24 +9,15 @@ import msgspec
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.records import JSON, encode
+from helix_agents.engine.scope import DEPTH
+from helix_agents.server.a2a.protocol import A2APart, Wire
 from helix_agents.server.bodies import ApprovalResponse, Id, SubmitBody, ToolResult, checked_url, said
 from helix_agents.server.errors import invalid
 
 MOST_PARTS = 256
 
 
-class A2APart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One of text, bytes in base64, a URL, or plain data."""
-
-    text: str | None = None
-    raw: str | None = None
-    url: str | None = None
-    data: Any = msgspec.UNSET
-    filename: str | None = None
-    media_type: str | None = None
-
-
-class A2AMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class A2AMessage(Wire, frozen=True, kw_only=True):
     """What a client says: something new in a context, or an answer to a task."""
 
     message_id: Id
@@ -34,9 +25,17 @@ class A2AMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     parts: Annotated[list[A2APart], msgspec.Meta(min_length=1, max_length=MOST_PARTS)]
     context_id: str | None = None
     task_id: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def depth(self) -> dict[str, str]:
+        """The depth at which its sender delegates, as metadata of the session that it starts; only our own client says
+        it."""
+        told = (self.metadata or {}).get(DEPTH)
+        return {DEPTH: told} if isinstance(told, str) else {}
 
 
-class Configuration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Configuration(Wire, frozen=True, kw_only=True):
     """How the client wants to receive the answer."""
 
     return_immediately: bool = False
@@ -44,21 +43,21 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     task_push_notification_config: Any = None
 
 
-class SendMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SendMessage(Wire, frozen=True, kw_only=True):
     """The parameters of `SendMessage` and `SendStreamingMessage`."""
 
     message: A2AMessage
     configuration: Configuration = Configuration()
 
 
-class NamedTask(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class NamedTask(Wire, frozen=True, kw_only=True):
     """The parameters of `GetTask`, `CancelTask` and `SubscribeToTask`."""
 
     id: str
     history_length: int | None = None
 
 
-class TaskQuery(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TaskQuery(Wire, frozen=True, kw_only=True):
     """The parameters of `ListTasks`."""
 
     context_id: str | None = None

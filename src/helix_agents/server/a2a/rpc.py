@@ -19,20 +19,20 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.queued import run_id_for
 from helix_agents.domain.sessions import InterruptSet, SessionFilter
-from helix_agents.server.a2a.cards import PROTOCOL_VERSION
-from helix_agents.server.a2a.errors import (
+from helix_agents.server.a2a.errors import RPCError, as_rpc
+from helix_agents.server.a2a.messages import A2AMessage, NamedTask, SendMessage, TaskQuery, answers_to, user_message
+from helix_agents.server.a2a.protocol import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
+    PROTOCOL_VERSION,
     PUSH_NOTIFICATION_NOT_SUPPORTED,
     TASK_NOT_CANCELABLE,
     UNSUPPORTED_OPERATION,
+    VERSION_HEADER,
     VERSION_NOT_SUPPORTED,
-    RPCError,
-    as_rpc,
 )
-from helix_agents.server.a2a.messages import A2AMessage, NamedTask, SendMessage, TaskQuery, answers_to, user_message
 from helix_agents.server.a2a.tasks import (
     Place,
     Plain,
@@ -115,7 +115,7 @@ Method = Callable[[Call, AnyAgent, RPCRequest], Awaitable[Any]]
 
 
 def _method(call: Call, request: RPCRequest) -> Method:
-    version = call.request.headers.get("a2a-version") or PROTOCOL_VERSION
+    version = call.request.headers.get(VERSION_HEADER) or PROTOCOL_VERSION
     if version.split(".")[:2] != PROTOCOL_VERSION.split("."):
         raise RPCError(VERSION_NOT_SUPPORTED, f"This server speaks A2A {PROTOCOL_VERSION}, not {version[:20]!r}.")
     if "PushNotification" in request.method:
@@ -245,6 +245,7 @@ async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
             asked,
             session_id,
             user_id=owner,
+            metadata=message.depth,
             idempotency_key=message.message_id,
             only_own=True,
             if_running="enqueue",

@@ -7,7 +7,7 @@ answered in the console, and exists for conversations that started elsewhere.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from helix_agents.domain.chunks import StreamChunk, TextDelta
@@ -22,20 +22,11 @@ from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.engine.steps.step_work import CANCELLED
-from helix_agents.server.a2a.errors import TASK_NOT_FOUND, RPCError
+from helix_agents.server.a2a.errors import RPCError
+from helix_agents.server.a2a.protocol import OVER, TASK_NOT_FOUND, TaskState
 from helix_agents.server.calls import Call
 from helix_agents.server.chat.turns import MOST_TRIES, Turn, run_of, split_turns
 from helix_agents.server.errors import sentence_for
-
-State: TypeAlias = Literal[
-    "TASK_STATE_SUBMITTED",
-    "TASK_STATE_WORKING",
-    "TASK_STATE_INPUT_REQUIRED",
-    "TASK_STATE_COMPLETED",
-    "TASK_STATE_FAILED",
-    "TASK_STATE_CANCELED",
-]
-OVER: frozenset[State] = frozenset({"TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED"})
 
 Plain: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[int, str]
@@ -76,7 +67,7 @@ class Task:
     session_id: SessionId
     asked: UserMessage
     asked_id: str
-    state: State
+    state: TaskState
     run: RunRecord | None = None
     turn: Turn | None = None
     waiting: tuple[PendingCall, ...] = ()
@@ -346,7 +337,7 @@ def _past(known: dict[str, Any], run: RunRecord | None) -> Task:
     )
 
 
-def _state_of(run: RunRecord) -> State:
+def _state_of(run: RunRecord) -> TaskState:
     match run.status:
         case "running":
             return "TASK_STATE_WORKING"

@@ -10,7 +10,8 @@ from helix_agents.domain.chunks import StepCommitted, StepDiscarded, StreamChunk
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.ids import RunId
 from helix_agents.runtimes.executor.hosting import HostedRun
-from helix_agents.server.a2a.errors import INTERNAL_ERROR, RPCError
+from helix_agents.server.a2a.errors import RPCError
+from helix_agents.server.a2a.protocol import INTERNAL_ERROR
 from helix_agents.server.a2a.tasks import Context, Plain, Task, artifact_of, read_task, text_artifact
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import sentence_for
