@@ -22,10 +22,9 @@ from helix_agents.engine.requests.going_on import ResumeMode
 from helix_agents.runtimes.executor.inputs import IfRunning, Input, messages_of
 from helix_agents.server.answers import PendingPage, RunOutcome, Started, Status, Submitted
 from helix_agents.server.client_run import ClientRun, stop
-from helix_agents.server.client_sessions import ClientSessions
-from helix_agents.server.patience import Patience
-from helix_agents.server.remote_wire import read_whole
-from helix_agents.server.server_caller import ServerCaller
+from helix_agents.server.client_sessions import ClientSessions, page_of
+from helix_agents.server.connection import Connection
+from helix_agents.server.remote_http import RemoteHttp
 from helix_agents.server.wire import to_wire
 
 
@@ -94,30 +93,34 @@ class AgentClient:
         answer_bytes: int = 64_000_000,
         event_bytes: int = 16_000_000,
     ) -> None:
-        self._caller = ServerCaller(
+        http = RemoteHttp(
             "AgentClient",
             url,
             token=token,
             headers=headers,
             connect_seconds=connect_seconds,
             answer_seconds=answer_seconds,
-            silence_seconds=silence_seconds,
             answer_bytes=answer_bytes,
+        )
+        self._connection = Connection(
+            http,
+            patience=patience,
+            answer_seconds=answer_seconds,
+            silence_seconds=silence_seconds,
             event_bytes=event_bytes,
         )
-        self._patience = patience
 
     @property
     def sessions(self) -> ClientSessions:
         """The caller's stored conversations."""
-        return ClientSessions(self._caller, self._patience)
+        return ClientSessions(self._connection)
 
     async def __aenter__(self) -> Self:
-        await self._caller.open_pool()
+        await self._connection.http.open_pool()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._caller.close_pool()
+        await self._connection.http.close_pool()
 
     async def execute(
         self,
@@ -154,8 +157,7 @@ class AgentClient:
         }
         if state is not None:
             body["state"] = state
-        told = await Patience(self._patience).ask(lambda: self._caller.ask("POST", "/execute", body))
-        return self._run(agent, self._caller.read(lambda: read_whole(told, Started)))
+        return self._run(agent, await self._connection.ask(Started, "POST", "/execute", body))
 
     async def resume(
         self,
@@ -198,12 +200,11 @@ class AgentClient:
         """
         query = {"sessionId": check_id(session_id), **({} if run_id is None else {"runId": run_id})}
         try:
-            told = await self._ask("GET", f"/result?{urlencode(query)}")
+            found = await self._connection.ask(RunOutcome, "GET", f"/result?{urlencode(query)}")
         except RemoteRefusedError as refused:
             if refused.status == 404:
                 return None
             raise
-        found = self._caller.read(lambda: read_whole(told, RunOutcome))
         if found.agent_type != agent.name:
             raise AgentMismatchError(session_id, found.agent_type, agent.name)
         return self._run(agent, Started(session_id=session_id, stream_id=session_id, run_id=found.run_id))
@@ -229,22 +230,20 @@ class AgentClient:
                 body |= {"kind": "approval-response", "approvalId": approval_id, "approved": approved}
                 body |= {} if reason is None else {"reason": reason}
                 body |= {} if edited is None else {"editedInput": edited}
-        told = await self._ask("POST", "/submit-tool-result", body)
-        return self._caller.read(lambda: read_whole(told, Submitted))
+        return await self._connection.ask(Submitted, "POST", "/submit-tool-result", body)
 
     async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
         """Ask the session's current run to stop soon, keeping what it did."""
-        return await stop(self._caller, "/interrupt", {"sessionId": session_id}, reason, Patience(self._patience))
+        return await stop(self._connection, "/interrupt", {"sessionId": session_id}, reason)
 
     async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
         """Fail the session's current run for good."""
-        return await stop(self._caller, "/abort", {"sessionId": session_id}, reason, Patience(self._patience))
+        return await stop(self._connection, "/abort", {"sessionId": session_id}, reason)
 
     async def list_pending(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[PendingCall]:
         """All calls of the caller's sessions that wait for an answer, newest first; for an operator, everybody's."""
-        told = await self._ask("GET", f"/pending?{urlencode({'offset': offset, 'limit': limit})}")
-        page = self._caller.read(lambda: read_whole(told, PendingPage))
-        return Page(items=page.items, total=page.total, offset=page.offset, limit=page.limit)
+        path = f"/pending?{urlencode({'offset': offset, 'limit': limit})}"
+        return page_of(await self._connection.ask(PendingPage, "GET", path))
 
     async def _go_on(
         self, path: str, agent: SomeAgent[OutputT], session_id: SessionId, body: dict[str, JSON]
@@ -252,11 +251,10 @@ class AgentClient:
         """The run that continues a session. If the answer to the first request was lost, the second one finds that run
         running."""
         asked: dict[str, JSON] = {"sessionId": check_id(session_id), "agentType": agent.name, **body}
-        patience, is_repeated = Patience(self._patience), False
+        patience, is_repeated = self._connection.patience(), False
         while True:
             try:
-                told = await self._caller.ask("POST", path, asked)
-                return self._run(agent, self._caller.read(lambda told=told: read_whole(told, Started)))
+                return self._run(agent, await self._connection.ask_once(Started, "POST", path, asked))
             except RemoteUnavailableError as problem:
                 await patience.wait(problem)
                 is_repeated = True
@@ -270,16 +268,13 @@ class AgentClient:
 
     async def _approval_of(self, session_id: SessionId, tool_call_id: ToolCallId) -> str:
         """The id of the approval that a call waits for; any, if it waits for none, which the server then says."""
-        told = await self._ask("GET", f"/status?{urlencode({'sessionId': session_id})}")
-        status = self._caller.read(lambda: read_whole(told, Status))
+        path = f"/status?{urlencode({'sessionId': session_id})}"
+        status = await self._connection.ask(Status, "GET", path)
         waiting = (call.approval_id for call in status.pending if call.tool_call_id == tool_call_id)
         return next(waiting, None) or "none"
 
-    async def _ask(self, method: str, path: str, body: dict[str, JSON] | None = None) -> dict[str, Any]:
-        return await Patience(self._patience).ask(lambda: self._caller.ask(method, path, body))
-
     def _run(self, agent: SomeAgent[OutputT], run: Started) -> ClientRun[OutputT]:
-        return ClientRun(self._caller, run.session_id, run.run_id, load=agent.load_output, patience=self._patience)
+        return ClientRun(self._connection, run.session_id, run.run_id, agent.load_output)
 
 
 def _spoken(messages: Sequence[UserMessage]) -> JSON:

@@ -16,9 +16,9 @@ from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, Nothing
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.runtimes.executor.handle import output_of
 from helix_agents.server.answers import RunOutcome, Stopped
-from helix_agents.server.patience import Patience
+from helix_agents.server.connection import Connection
+from helix_agents.server.remote_http import OPENED
 from helix_agents.server.remote_wire import Event, read_chunk, read_json, read_whole
-from helix_agents.server.server_caller import OPENED, ServerCaller
 
 WAIT_SECONDS = 25
 """How long one request waits for a run to end. Proxies cut off what is silent for a minute or so."""
@@ -34,18 +34,15 @@ class ClientRun(Generic[OutputT]):
 
     def __init__(
         self,
-        caller: ServerCaller,
+        connection: Connection,
         session_id: SessionId,
         run_id: RunId,
-        *,
         load: Callable[[JSON], OutputT],
-        patience: float,
     ) -> None:
         self.session_id = session_id
         self.run_id = run_id
-        self._caller = caller
+        self._connection = connection
         self._load = load
-        self._patience = patience
 
     async def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]:
         """The run's chunks, from its start or after a sequence: each exactly once, whatever happens to connections.
@@ -54,22 +51,22 @@ class ClientRun(Generic[OutputT]):
         Raises:
             RemoteUnavailableError: the server did not answer for as long as the client is patient.
         """
-        reading = _Reading(self._caller.url, from_sequence)
-        patience = Patience(self._patience)
+        reading = _Reading(self._connection.url, from_sequence)
+        patience = self._connection.patience()
         while not reading.at_end:
             try:
-                async with aclosing(self._caller.events(self._path("/sse", **reading.begin()))) as events:
+                async with aclosing(self._connection.events(self._path("/sse", **reading.begin()))) as events:
                     async for event in events:
                         if event is OPENED:
                             patience.connected()
-                        chunk = self._caller.read(partial(reading.take, event))
+                        chunk = self._connection.http.read(partial(reading.take, event))
                         if chunk is not None:
                             patience.renew()
                             yield chunk
                         if reading.at_end or reading.is_sent_away:
                             break
                 if not reading.at_end:
-                    raise RemoteUnavailableError(self._caller.url, "the stream ended before the run did")
+                    raise RemoteUnavailableError(self._connection.url, "the stream ended before the run did")
             except RemoteUnavailableError as problem:
                 await patience.wait(problem)
 
@@ -85,9 +82,9 @@ class ClientRun(Generic[OutputT]):
         Raises:
             ToolOutputError: the output is not of the type that the client expects.
         """
-        patience = Patience(self._patience)
         while True:
-            outcome = await patience.ask(self._outcome)
+            path = self._path("/result", wait=WAIT_SECONDS)
+            outcome = await self._connection.ask(RunOutcome, "GET", path, waits=WAIT_SECONDS)
             if outcome.status not in ("queued", "running"):
                 return self._result(outcome)
 
@@ -110,13 +107,7 @@ class ClientRun(Generic[OutputT]):
 
     async def usage(self) -> UsageRollup:
         """What the session and everything below it have used so far."""
-        path = session_path(self.session_id, "/usage")
-        told = await Patience(self._patience).ask(lambda: self._caller.ask("GET", path))
-        return self._caller.read(lambda: read_whole(told, UsageRollup))
-
-    async def _outcome(self) -> RunOutcome:
-        told = await self._caller.ask("GET", self._path("/result", wait=WAIT_SECONDS), waits=WAIT_SECONDS)
-        return self._caller.read(lambda: read_whole(told, RunOutcome))
+        return await self._connection.ask(UsageRollup, "GET", session_path(self.session_id, "/usage"))
 
     def _result(self, outcome: RunOutcome) -> RunResult[OutputT]:
         about: dict[str, Any] = {"session_id": self.session_id, "run_id": self.run_id}
@@ -129,14 +120,13 @@ class ClientRun(Generic[OutputT]):
                 code, error = outcome.code or "failed", outcome.error or "The run failed."
                 return Failed(code=code, error=error, retryable=outcome.retryable, **about)
             case "queued" | "running":
-                raise RemoteProtocolError(self._caller.url, "it said that a run which is not over is over")
+                raise RemoteProtocolError(self._connection.url, "it said that a run which is not over is over")
             case kind:
                 waits_for = {"pending": outcome.pending, "children": outcome.children}
                 return Suspended(kind=kind, step_id=outcome.step_id or "", **waits_for, **about)
 
     async def _stop(self, path: str, reason: str | None) -> InterruptOutcome:
-        body: dict[str, JSON] = {"sessionId": self.session_id, "runId": self.run_id}
-        return await stop(self._caller, path, body, reason, Patience(self._patience))
+        return await stop(self._connection, path, {"sessionId": self.session_id, "runId": self.run_id}, reason)
 
     def _path(self, route: str, **query: int) -> str:
         return f"{route}?{urlencode({'sessionId': self.session_id, 'runId': self.run_id, **query})}"
@@ -194,13 +184,9 @@ def session_path(session_id: SessionId, rest: str = "") -> str:
     return f"/sessions/{quote(session_id, safe='')}{rest}"
 
 
-async def stop(
-    caller: ServerCaller, path: str, body: dict[str, JSON], reason: str | None, patience: Patience
-) -> InterruptOutcome:
+async def stop(connection: Connection, path: str, body: dict[str, JSON], reason: str | None) -> InterruptOutcome:
     """Ask for a stop, durably."""
-    asked = body if reason is None else {**body, "reason": reason}
-    told = await patience.ask(lambda: caller.ask("POST", path, asked))
-    stopped = caller.read(lambda: read_whole(told, Stopped))
+    stopped = await connection.ask(Stopped, "POST", path, body if reason is None else {**body, "reason": reason})
     if stopped.outcome == "interrupt_set" and stopped.run_id is not None:
         return InterruptSet(run_id=stopped.run_id)
     return NothingRunning()

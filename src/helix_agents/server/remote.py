@@ -1,6 +1,8 @@
 """Agents of another agent server as sub-agents: a client of its routes, and nothing more."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -33,7 +35,7 @@ from helix_agents.ports.remote_agents import (
     Resumed,
 )
 from helix_agents.server.remote_http import RemoteHttp
-from helix_agents.server.remote_wire import NotOursError, read_chunk, read_events, read_record, read_status
+from helix_agents.server.remote_wire import read_chunk, read_record, read_status
 
 ON_BEHALF_OF = "x-helix-on-behalf-of"
 """The header that names a session's user, if a transport is configured to send it."""
@@ -175,24 +177,22 @@ class HttpRemoteAgentTransport:
 
     async def stream(self, session: RemoteSession, *, after: int) -> AsyncGenerator[StreamChunk, None]:
         address = f"{self.url}/sse?sessionId={quote(session.session_id, safe='')}&fromSequence={after}"
-        async with self._http.response(
-            "GET", address, None, self._identity(session), self._silence_seconds
-        ) as response:
-            try:
-                async for event in read_events(response.aiter_raw(), self._event_bytes):
-                    match event.name:
-                        case "message":
-                            chunk = read_chunk(event)
-                            if chunk is not None:
-                                yield chunk
-                        case "end":
-                            return
-                        case "error" | "reconnect":
-                            break
-                        case _:
-                            pass
-            except NotOursError as problem:
-                raise RemoteProtocolError(self.url, str(problem)) from None
+        following = self._http.events(
+            address, self._identity(session), silence=self._silence_seconds, most_bytes=self._event_bytes
+        )
+        async with aclosing(following) as events:
+            async for event in events:
+                match event.name:
+                    case "message":
+                        chunk = self._http.read(partial(read_chunk, event))
+                        if chunk is not None:
+                            yield chunk
+                    case "end":
+                        return
+                    case "error" | "reconnect":
+                        break
+                    case _:
+                        pass
         raise RemoteUnavailableError(self.url, "the stream ended before the run did")
 
     async def submit(

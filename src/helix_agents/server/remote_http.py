@@ -18,7 +18,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.records import JSON, encode
 from helix_agents.engine.log import log_exception
-from helix_agents.server.remote_wire import NotOursError, read_json
+from helix_agents.server.remote_wire import Event, NotOursError, read_events, read_json
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,11 +32,16 @@ _LARGE_BYTES = 200_000
 _TAKEN = (200, 204)
 
 
+OPENED = Event("open", None, b"")
+"""What `events` yields before the first event of the server."""
+
+
 class RemoteHttp:
-    """The requests of one transport.
+    """The requests of one transport or client.
 
     It holds no connection between two requests, so all loops and threads of a process can share it, and it does not
-    need to be closed. Redirects are not followed, so that a token is only sent to the address that was asked.
+    need to be closed; unless `open_pool` was called. Redirects are not followed, so that a token is only sent to the
+    address that was asked.
     """
 
     def __init__(
@@ -55,7 +60,7 @@ class RemoteHttp:
             raise DefinitionError(
                 subject, f"{url!r} is not an http or https address without credentials; give credentials as token=…."
             )
-        self._httpx2 = _httpx2()
+        self._httpx2 = _httpx2(subject)
         self.url = url.rstrip("/")
         self._subject = subject
         self._headers: Headers = headers or {}
@@ -66,6 +71,18 @@ class RemoteHttp:
         self._answer_seconds = answer_seconds
         self._answer_bytes = answer_bytes
         self._tls: ssl.SSLContext | None = None
+        self._pool: httpx2.AsyncClient | None = None
+
+    async def open_pool(self) -> None:
+        """Keep connections open from now on, for the running event loop alone."""
+        limits = self._httpx2.Limits(max_connections=None)
+        self._pool = self._httpx2.AsyncClient(verify=await self._verify(self.url), limits=limits)
+
+    async def close_pool(self) -> None:
+        """Close the connections."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.aclose()
 
     async def ask(
         self,
@@ -115,8 +132,8 @@ class RemoteHttp:
             headers["content-type"] = "application/json"
         try:
             async with (
-                httpx2.AsyncClient(verify=await self._verify(address), timeout=timeout, headers=headers) as client,
-                client.stream(method, address, content=content) as response,
+                self._client(await self._verify(address)) as client,
+                client.stream(method, address, content=content, headers=headers, timeout=timeout) as response,
             ):
                 if response.status_code not in _TAKEN:
                     raise self._refusal(response.status_code, await self.body(response))
@@ -126,6 +143,23 @@ class RemoteHttp:
         except httpx2.HTTPError as problem:
             reason = f"{type(problem).__name__} {problem}".strip()
             raise RemoteUnavailableError(self.url, reason) from None
+
+    async def events(
+        self, address: str, extra: Mapping[str, str], *, silence: float, most_bytes: int
+    ) -> AsyncGenerator[Event, None]:
+        """The server-sent events of a route, until the service ends the response. The first one, `OPENED`, says that
+        it has begun to answer.
+
+        Raises:
+            RemoteUnavailableError, RemoteRefusedError, RemoteProtocolError: they cannot be read.
+        """
+        async with self.response("GET", address, None, extra, silence) as response:
+            yield OPENED
+            try:
+                async for event in read_events(response.aiter_raw(), most_bytes):
+                    yield event
+            except NotOursError as problem:
+                raise RemoteProtocolError(self.url, str(problem)) from None
 
     def read(self, read: Callable[[], ReadT]) -> ReadT:
         """What a reader makes of an answer.
@@ -137,6 +171,14 @@ class RemoteHttp:
             return read()
         except NotOursError as problem:
             raise RemoteProtocolError(self.url, str(problem)) from None
+
+    @asynccontextmanager
+    async def _client(self, verify: "ssl.SSLContext | bool") -> "AsyncGenerator[httpx2.AsyncClient, None]":
+        if self._pool is not None:
+            yield self._pool
+            return
+        async with self._httpx2.AsyncClient(verify=verify) as client:
+            yield client
 
     async def _identity(self) -> dict[str, str]:
         return await self._renewed(self._headers) if callable(self._headers) else self._sent(self._headers)
@@ -195,9 +237,9 @@ class RemoteHttp:
         return RemoteRefusedError(self.url, status, code, detail)
 
 
-def _httpx2() -> Any:
+def _httpx2(subject: str) -> Any:
     try:
         import httpx2
     except ImportError:
-        raise MissingExtraError("A remote agent", "remote") from None
+        raise MissingExtraError(subject, "remote") from None
     return httpx2

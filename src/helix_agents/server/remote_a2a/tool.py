@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+from helix_agents.agent.availability import AvailabilityPredicate
 from helix_agents.agent.durations import Duration
 from helix_agents.agent.headers import Headers
 from helix_agents.agent.remote_agents import RemoteAgentTool, RemoteLimits, remote_tool
@@ -23,6 +24,7 @@ def a2a_agent_tool(
     token: str | None = None,
     headers: Headers | None = None,
     origins: Collection[str] = (),
+    available: AvailabilityPredicate | None = None,
 ) -> RemoteAgentTool:
     """Let an agent delegate to an agent of any framework that speaks A2A 1.0.
 
@@ -41,6 +43,7 @@ def a2a_agent_tool(
         token: Sent as `Authorization: Bearer …`.
         headers: Sent with every request.
         origins: Other servers to which the card may send its callers, such as `https://api.example.com`.
+        available: Decides before each model call whether the parent's model may delegate; see `tool`.
 
     Raises:
         DefinitionError: a name, an option, the input or the output cannot be used.
@@ -63,4 +66,5 @@ def a2a_agent_tool(
         timeout=timeout,
         lost_after=lost_after,
         limits=limits,
+        available=available,
     )
