@@ -83,5 +83,6 @@ def _after(expression: str, zone: ZoneInfo, after: int) -> int | None:
     except CronSimError as problem:
         reason = f"{expression!r:.80} is not a cron expression ({str(problem).lower()}); '0 7 * * 1-5' is one"
         raise InvalidInputError("schedule", reason) from None
-    at = next(times, None)
-    return None if at is None else round(at.timestamp() * 1000)
+    # In an hour that clocks go through twice, the next time on the wall may be one of the first time through.
+    found = (round(at.timestamp() * 1000) for at in times)
+    return next((at for at in found if at > after), None)

@@ -63,6 +63,17 @@ def test_a_cron_expression_follows_the_clock_on_the_wall_through_a_change_of_tim
     assert (found[1] - found[0].astimezone(UTC)) == timedelta(hours=23)
 
 
+@pytest.mark.parametrize(
+    ("expression", "following"), [("30 2 * * *", (26, 1, 30)), ("15 1-3 * * *", (25, 2, 15)), ("30 * * * *", (25, 1, 30))]
+)
+def test_in_the_hour_that_clocks_go_through_twice_no_time_is_due_that_has_passed(
+    expression: str, following: tuple[int, int, int]
+) -> None:
+    twice = schedule(cron=expression, timezone="Europe/Berlin")
+    due_at, now = ms(2026, 10, 25, 0, 30), ms(2026, 10, 25, 1, 5)
+    assert first_time(twice, now) == next_time(twice, due_at, now) == ms(2026, 10, *following)
+
+
 def test_a_cron_expression_does_not_begin_before_its_first_time() -> None:
     daily = schedule(cron="0 7 * * *", at=ms(2027, 6, 1, 7))
     assert first_time(daily, ms(2027, 1, 1)) == ms(2027, 6, 1, 7)
