@@ -22,6 +22,7 @@ from helix_agents.domain.webhooks import (
     put_off,
 )
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.requests.rewinding import REWOUND
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.webhook_posts import Answered, Posts, Unreachable
 from helix_agents.runtimes.executor.webhooks import Webhook
@@ -153,7 +154,7 @@ class WebhookTeller:
         """What webhooks have to be told about a run that ended."""
         event = event_of(run.status)
         session = await self._services.store.find_session(run.session_id)
-        if event is None or session is None:
+        if event is None or session is None or run.completion_reason == REWOUND:
             return []
         if event == "calls.waiting":
             if not await self._waiting(run):
