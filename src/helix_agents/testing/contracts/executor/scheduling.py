@@ -144,6 +144,42 @@ class SchedulingContract(ScenarioContract):
         await within(helix.idle())
         assert (await spoken(helix))[-2:] == ["user: Tock", "assistant: You said Tock"]
 
+    async def test_only_one_turn_of_a_schedule_waits_for_a_busy_session(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        agent, every = _agent(), timedelta(hours=1)
+        [waiting] = (await suspended(await helix.execute(agent, "Where?", SESSION))).pending
+        await helix.schedules.set("hourly", agent, "Tick", every=every, session_id=SESSION)
+        await helix.schedules.set("hourly:0", agent, "Tock", every=every, session_id=SESSION)
+        for _ in range(3):
+            clock.advance(HOUR)
+            await helix.sweep()
+        queued = [turn.messages[0].content for turn in await helix.sessions.queued(SESSION)]
+        assert sorted(map(str, queued)) == ["Tick", "Tock"]
+        schedule = await _found(helix)
+        assert (schedule.times, schedule.last and (schedule.last.run_id, schedule.last.error)) == (1, (None, None))
+        await helix.submit_tool_result(SESSION, waiting.tool_call_id, ToolAnswer(result="here"))
+        await completed(await helix.resume(agent, SESSION))
+        await within(helix.idle())
+        clock.advance(HOUR)
+        assert (await helix.sweep()).scheduled == 2
+        await within(helix.idle())
+        assert (await spoken(helix)).count("user: Tick") == 2
+
+    async def test_a_schedule_continues_a_session_that_was_stopped(self, helix: Executor, clock: ManualClock) -> None:
+        agent = _agent()
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        await helix.schedules.set("hourly", agent, "Tick", every=timedelta(hours=1), session_id=SESSION)
+        clock.advance(HOUR)
+        assert (await helix.sweep()).scheduled == 1
+        await helix.interrupt(SESSION)
+        await within(helix.idle())
+        assert len(await helix.sessions.queued(SESSION)) == 1
+        clock.advance(HOUR)
+        assert (await helix.sweep()).scheduled == 1
+        await within(helix.idle())
+        assert (await spoken(helix)).count("user: Tick") == 2
+
     async def test_paused_schedules_rest_until_they_are_resumed(self, helix: Executor, clock: ManualClock) -> None:
         await helix.schedules.set("hourly", _agent(), "Tick", every=timedelta(hours=1))
         assert (await helix.schedules.pause("hourly")).next_at is None
