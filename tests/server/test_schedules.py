@@ -253,7 +253,7 @@ def test_a_user_has_only_so_many_schedules() -> None:
         ({"everyMs": None, "cron": "61 7 * * *"}, 400, "not a cron expression"),
         ({"everyMs": None, "cron": "² 7 * * *"}, 400, "cron"),
         ({"everyMs": None, "cron": "0 7 * * *", "timezone": "Mars/Base"}, 400, "no timezone"),
-        ({"timezone": "Europe/Berlin"}, 400, "goes with cron"),
+        ({"timezone": "Europe/Berlin"}, 400, "goes with a cron"),
         ({"at": 10**17}, 400, "at"),
         ({"sessionId": ".."}, 400, "session id"),
         ({"metadata": {"helix.trace": "x"}}, 400, "reserved"),

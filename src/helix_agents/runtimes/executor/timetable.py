@@ -8,6 +8,9 @@ from helix_agents.domain.schedules import Schedule
 
 SHORTEST_MS = 1_000
 """No schedule is due more often than this."""
+LONGEST_MS = 10 * 365 * 86_400_000
+LATEST_MS = 32_503_680_000_000
+"""The year 3000. Much later times have no date that could be shown."""
 
 
 def check_timing(schedule: Schedule) -> None:
@@ -18,14 +21,17 @@ def check_timing(schedule: Schedule) -> None:
         MissingExtraError: cron expressions cannot be read here.
     """
     if schedule.every_ms is not None and schedule.cron is not None:
-        raise InvalidInputError("schedule", "it has both every=… and cron=…; give one of them")
+        raise InvalidInputError("schedule", "it has both an interval (every) and a cron expression; give one of them")
     if schedule.every_ms is None and schedule.cron is None and schedule.at is None:
-        raise InvalidInputError("schedule", "it does not say when it is due; give at=…, every=… or cron=…")
-    if schedule.every_ms is not None and schedule.every_ms < SHORTEST_MS:
-        raise InvalidInputError("schedule", "every=… is shorter than a second")
+        problem = "it does not say when it is due; give a time (at), an interval (every) or a cron expression"
+        raise InvalidInputError("schedule", problem)
+    if schedule.every_ms is not None and not SHORTEST_MS <= schedule.every_ms <= LONGEST_MS:
+        raise InvalidInputError("schedule", "its interval is not between a second and ten years")
+    if schedule.at is not None and not 0 <= schedule.at <= LATEST_MS:
+        raise InvalidInputError("schedule", "its time is not between the years 1970 and 3000")
     if schedule.cron is None:
         if schedule.timezone != "UTC":
-            raise InvalidInputError("schedule", "timezone=… goes with cron=…; a datetime has a timezone of its own")
+            raise InvalidInputError("schedule", "a timezone goes with a cron expression; a time (at) has its own")
         return
     _after(schedule.cron, _zone(schedule.timezone), 0)
 

@@ -64,7 +64,8 @@ def test_a_cron_expression_follows_the_clock_on_the_wall_through_a_change_of_tim
 
 
 @pytest.mark.parametrize(
-    ("expression", "following"), [("30 2 * * *", (26, 1, 30)), ("15 1-3 * * *", (25, 2, 15)), ("30 * * * *", (25, 1, 30))]
+    ("expression", "following"),
+    [("30 2 * * *", (26, 1, 30)), ("15 1-3 * * *", (25, 2, 15)), ("30 * * * *", (25, 1, 30))],
 )
 def test_in_the_hour_that_clocks_go_through_twice_no_time_is_due_that_has_passed(
     expression: str, following: tuple[int, int, int]

@@ -1,7 +1,7 @@
 """Scenarios of schedules: each due time starts one turn, whichever processes look, and none is started twice."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -235,11 +235,14 @@ class SchedulingContract(ScenarioContract):
         agent = _agent()
         for wrong, says in (
             ({}, "does not say when"),
-            ({"every": timedelta(hours=1), "cron": "0 7 * * *"}, "both every"),
-            ({"every": 0.5}, "shorter than a second"),
+            ({"every": timedelta(hours=1), "cron": "0 7 * * *"}, "both an interval"),
+            ({"every": 0.5}, "not between a second and ten years"),
+            ({"every": timedelta(days=400_000)}, "not between a second and ten years"),
+            ({"at": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-23)))}, "between the years 1970 and"),
+            ({"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=23)))}, "between the years 1970 and"),
             ({"cron": "at noon"}, "is not a cron expression"),
             ({"cron": "0 7 * * *", "timezone": "Europe/Atlantis"}, "there is no timezone"),
-            ({"every": 60, "timezone": "Europe/Berlin"}, "goes with cron"),
+            ({"every": 60, "timezone": "Europe/Berlin"}, "goes with a cron"),
             ({"at": datetime(2030, 1, 1)}, "has no timezone"),  # noqa: DTZ001  # what is refused
             ({"every": 60, "if_busy": "interrupt"}, "is neither 'enqueue' or 'skip'"),
         ):
