@@ -82,7 +82,8 @@ def _noted(result: ToolMessage) -> ToolMessage:
 class LastTurns:
     """Shows only the latest turns of a conversation: `Agent(history_processors=[LastTurns(turns=10)])`.
 
-    A turn begins with what the user says, in one message or several. A summary that an agent's `compaction` made stays in front of them.
+    A turn begins with what the user says, in one message or several. A summary that an agent's `compaction` made stays
+    in front of them.
 
     Raises:
         DefinitionError: `turns` is less than one.
