@@ -1,5 +1,7 @@
 """Webhooks as operators configure them, and what is still owed to them."""
 
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
@@ -22,6 +24,9 @@ from helix_agents.domain.webhooks import (
 from helix_agents.ports.clock import IdSource
 from helix_agents.ports.state_store import SessionStateStore
 
+# A part of a path that is surely no token.
+_WORD = re.compile(r"[a-z][a-z._-]*|v[0-9]+")
+
 EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
 
 
@@ -34,8 +39,9 @@ class Webhook:
         secret: What messages are signed with, as Standard Webhooks defines it: `whsec_` and 24 to 64 random bytes in
             base64. Give several while you replace one: a message then has a signature for each.
         events: What is told; everything by default.
-        name: By which name the store knows what is owed to this webhook. It stays the same if the address moves. By
-            default the host and path of the address.
+        name: By which name the store knows what is owed to this webhook, and the log shows it. It stays the same if the
+            address moves. By default the host and path of the address; whatever in the path may be a token is left out,
+            with a digest in its place.
         timeout: How long the receiver may take to answer. Defaults to 15 seconds.
         give_up_after: How long a message is tried again. Defaults to 3 days.
 
@@ -78,9 +84,17 @@ def _checked_name(url: object, name: str) -> str:
             " signature that secret=… makes.",
         )
     try:
-        return check_id(name or f"{parts.netloc}{parts.path}"[:200], "webhook name")
+        return check_id(name or f"{parts.netloc}{_plain(parts.path)}"[:200], "webhook name")
     except InvalidIdError as problem:
         raise DefinitionError("Webhook", f"{problem} Give it another name=….") from None
+
+
+def _plain(path: str) -> str:
+    """A path that may be shown: names are stored and logged, and many services put a token into the path."""
+    return "/".join(
+        part if not part or _WORD.fullmatch(part) else f"~{hashlib.sha256(part.encode()).hexdigest()[:8]}"
+        for part in path.split("/")
+    )
 
 
 def _checked_events(subject: str, events: Iterable[object]) -> tuple[WebhookEvent, ...]:

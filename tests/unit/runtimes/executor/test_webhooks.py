@@ -34,6 +34,15 @@ def test_a_webhook_shows_no_secret_and_is_known_by_its_host_and_path() -> None:
     assert Webhook(URL, secret=SECRET, name="mine").name == "mine"
 
 
+def test_a_token_in_the_path_is_not_part_of_the_name() -> None:
+    names = [
+        Webhook(f"https://example.com/services/v2/{token}/run", secret=SECRET).name for token in ("T0KEN", "T1KEN")
+    ]
+    assert all(each.startswith("example.com/services/v2/~") and each.endswith("/run") for each in names)
+    assert names[0] != names[1]
+    assert "KEN" not in "".join(names)
+
+
 @pytest.mark.parametrize(
     ("url", "fields", "says"),
     [
