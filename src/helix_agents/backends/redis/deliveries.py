@@ -14,7 +14,7 @@ from helix_agents.domain import door
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page, check_page
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.webhooks import Delivery, DeliveryId, DeliveryState, is_untold
+from helix_agents.domain.webhooks import ABANDONED_MS, Delivery, DeliveryId, DeliveryState, is_untold
 
 TAG = "deliveries/"
 """The slot of all deliveries."""
@@ -125,6 +125,9 @@ class RedisDeliveries(RedisRuns):
         while names := (await self._space.run("forget_deliveries", (), (over,), 0)).replies[0]:
             for name in names:
                 forgotten += await self._forget(name.decode(), until)
+        old = ("ZRANGEBYSCORE", self._delivery_keys.all, "-inf", until - ABANDONED_MS)
+        for each in await self._read_rows((await self._space.run("forget_deliveries", (), (old,), 0)).replies[0]):
+            forgotten += each.is_forgotten(until) and await self._forget(each.delivery_id, until)
         return forgotten
 
     async def _forget(self, delivery_id: DeliveryId, until: int) -> bool:
@@ -132,12 +135,14 @@ class RedisDeliveries(RedisRuns):
             keys = DeliveryKeys(tx.slot)
             known = await _load(tx, keys, delivery_id)
             stored = known.value
-            if stored is not None and (not stored.is_over or stored.next_at > until):
+            if stored is not None and not stored.is_forgotten(until):
                 return False
             tx.change(known)
             tx.do("DEL", known.key)
             tx.do("ZREM", keys.all, delivery_id)
             tx.do("ZREM", keys.over, delivery_id)
+            if stored is not None:
+                tx.do("ZREM", keys.due(stored.webhook), delivery_id)
             known.value = None
             return stored is not None
 
