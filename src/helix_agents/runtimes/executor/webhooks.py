@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
@@ -145,10 +145,23 @@ class Webhooks:
     """What webhooks are owed, and what they were told. The records of finished deliveries are kept for a while: those
     that were given up for 30 days, all others for an hour."""
 
-    def __init__(self, store: SessionStateStore, ids: IdSource, *, changed: Any = lambda: None) -> None:
+    def __init__(
+        self,
+        store: SessionStateStore,
+        ids: IdSource,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        tell: Callable[[], Awaitable[int]] | None = None,
+    ) -> None:
         self._store = store
         self._ids = ids
         self._changed = changed
+        self._tell = tell
+
+    async def tell(self) -> int:
+        """Tell this process's webhooks now what they are owed, and wait for their answers; returns how many messages
+        were delivered."""
+        return 0 if self._tell is None else await self._tell()
 
     async def list(
         self, *, states: Sequence[DeliveryState] = (), offset: int = 0, limit: int = DEFAULT_LIMIT
