@@ -249,7 +249,7 @@ def test_a_user_has_only_so_many_schedules() -> None:
         ({"everyMs": 59_999}, 400, "60000"),
         ({"everyMs": None}, 400, "does not say when"),
         ({"cron": "0 7 * * *"}, 400, "both"),
-        ({"everyMs": None, "cron": "* * * * * *"}, 400, "cron"),
+        ({"everyMs": None, "cron": "* * * * * *"}, 400, "Expected five fields such as `0 7 * * 1-5` - at `$.cron`"),
         ({"everyMs": None, "cron": "61 7 * * *"}, 400, "not a cron expression"),
         ({"everyMs": None, "cron": "² 7 * * *"}, 400, "cron"),
         ({"everyMs": None, "cron": "0 7 * * *", "timezone": "Mars/Base"}, 400, "no timezone"),
