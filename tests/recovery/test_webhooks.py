@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from helix_agents import Executor, Webhook
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import SessionCorruptError, StoreUnavailableError
+from helix_agents.domain.runs import RunRecord
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.testing.contracts.executor.stage import suspended, until, within
 from helix_agents.testing.contracts.executor.webhooks import SECRET
@@ -203,6 +204,28 @@ async def test_a_store_that_is_away_for_a_moment_makes_nothing_forgotten(
         monkeypatch.undo()
         await within(receiver.until(1))
         assert receiver.received[0].data["runId"] == waits.run_id
+
+
+async def test_a_run_that_cannot_be_told_holds_up_no_other(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    async with (
+        await open_backend("memory://cannot-be-told") as parts,
+        Executor(**_settings(parts, webhook)) as helix,
+    ):
+        owe = parts.state.owe_deliveries
+
+        async def broken(run: RunRecord, deliveries: Any) -> bool:
+            if run.session_id == "s-1":
+                raise SessionCorruptError(run.session_id, "it cannot be read")
+            return await owe(run, deliveries)
+
+        monkeypatch.setattr(parts.state, "owe_deliveries", broken)
+        for name in ("s-1", "s-2"):
+            await suspended(await helix.execute(CLERK, "Pay", name))
+        assert (await helix.sweep()).told == 1
+        assert [each.data["sessionId"] for each in receiver.received] == ["s-2"]
+        monkeypatch.undo()
+        assert (await helix.sweep()).told == 1
 
 
 async def test_a_session_that_was_deleted_is_told_no_more(receiver: Receiver) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from helix_agents.domain.errors import StoreClosedError
+from helix_agents.domain.errors import HelixError, StoreClosedError
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall, PendingFilter
 from helix_agents.domain.records import encode
@@ -134,7 +134,7 @@ class WebhookTeller:
         """Make deliveries of all runs whose end has to be told; returns how many runs that were."""
         store, seen = self._services.store, 0
         while runs := await store.list_untold(limit=MAX_LIMIT):
-            did = [await store.owe_deliveries(run, await self._owed(run)) for run in runs]
+            did = [await self._see_to(run) for run in runs]
             seen += sum(did)
             if any(did):
                 self.look_at_deliveries()
@@ -143,6 +143,17 @@ class WebhookTeller:
                 break
         await self._forget(store.now_ms())
         return seen
+
+    async def _see_to(self, run: RunRecord) -> bool:
+        """Make deliveries of one run; False if another process did, or if it cannot be done now."""
+        try:
+            return await self._services.store.owe_deliveries(run, await self._owed(run))
+        except HelixError as problem:
+            if problem.retryable or isinstance(problem, StoreClosedError):
+                raise
+            # What is wrong with one run does not hold up the others.
+            log_exception("webhooks.failed", problem, session_id=run.session_id, run_id=run.run_id)
+            return False
 
     async def _forget(self, now: int) -> None:
         """Remove old records, once in a while."""
