@@ -228,6 +228,29 @@ async def test_a_run_that_cannot_be_told_holds_up_no_other(receiver: Receiver, m
         assert (await helix.sweep()).told == 1
 
 
+async def test_a_message_that_cannot_be_made_is_tried_later_like_one_that_was_not_taken(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    async with (
+        await open_backend("memory://cannot-be-made") as parts,
+        Executor(**_settings(parts, webhook)) as helix,
+    ):
+        await suspended(await helix.execute(CLERK, "Pay", "s-1"))
+
+        async def broken(run_id: str) -> None:
+            raise SessionCorruptError("run", run_id)
+
+        monkeypatch.setattr(parts.state, "get_run", broken)
+        assert (await helix.sweep()).told == 0
+        monkeypatch.undo()
+        [owed] = (await helix.webhooks.list()).items
+        assert (owed.state, owed.attempts) == ("owed", 1)
+        assert "cannot be read" in (owed.last_error or "")
+        await helix.webhooks.retry(owed.delivery_id)
+        assert (await helix.sweep()).told == 1
+
+
 async def test_a_session_that_was_deleted_is_told_no_more(receiver: Receiver) -> None:
     receiver.answer = 500
     webhook = Webhook(receiver.url, secret=SECRET)

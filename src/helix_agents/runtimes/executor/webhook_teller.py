@@ -249,7 +249,13 @@ class WebhookTeller:
         if not await store.save_delivery(held, replaces=delivery.revision):
             # Another process has it.
             return False
-        body = await self._message(held)
+        try:
+            body = await self._message(held)
+        except HelixError as problem:
+            if problem.retryable or isinstance(problem, StoreClosedError):
+                raise
+            await self._failed(webhook, held, Unreachable(f"there is no message: {problem}"))
+            return False
         if body is None:
             await self._finish(held, "dropped", "nothing waits for it any more")
             return False
