@@ -86,8 +86,11 @@ class Posts:
                 self._client = self._httpx2.AsyncClient(
                     verify=tls,
                     timeout=self._httpx2.Timeout(None, connect=CONNECT_SECONDS),
-                    # A webhook that hangs must not use up the connections of the others.
-                    limits=self._httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+                    # A webhook that hangs must not use up the connections of the others. And none is used again that
+                    # its receiver may be closing just then; five seconds is what most of them wait.
+                    limits=self._httpx2.Limits(
+                        max_connections=None, max_keepalive_connections=20, keepalive_expiry=3.0
+                    ),
                     # Receivers know us by the signature; what one of them wants remembered is not sent to any.
                     cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
                     follow_redirects=False,
