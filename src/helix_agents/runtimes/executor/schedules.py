@@ -210,7 +210,9 @@ def _paused(stored: Schedule) -> Schedule:
 def _resumed(stored: Schedule, now: int) -> Schedule:
     if not stored.paused:
         return stored
-    is_over = stored.cron is None and stored.every_ms is None and stored.last is not None
+    is_single = stored.cron is None and stored.every_ms is None
+    # What happened last may belong to a time that it had before.
+    is_over = is_single and stored.last is not None and stored.last.due_at == stored.at
     return replace(stored, paused=False, next_at=None if is_over else first_time(stored, now))
 
 

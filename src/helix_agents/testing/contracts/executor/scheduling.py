@@ -113,6 +113,10 @@ class SchedulingContract(ScenarioContract):
         assert (await _found(helix, "once")).next_at is None
         await helix.schedules.pause("once")
         assert (await helix.schedules.resume("once")).next_at is None
+        later = at + timedelta(days=1)
+        assert (await helix.schedules.set("once", agent, "Ping", at=later)).next_at == later.timestamp() * 1000
+        await helix.schedules.pause("once")
+        assert (await helix.schedules.resume("once")).next_at == later.timestamp() * 1000
 
     async def test_of_many_processes_one_starts_the_turn(self, open_executor: OpenExecutor, clock: ManualClock) -> None:
         async with open_executor() as one, open_executor() as two, open_executor() as three:
