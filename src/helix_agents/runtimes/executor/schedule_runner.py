@@ -86,7 +86,9 @@ class ScheduleRunner:
         started = 0
         for schedule in await self._list_due(self._services.store.now_ms()):
             try:
-                started += await self._start(schedule)
+                # Behind many others, it may have been started by another process, changed, paused or deleted.
+                if await self._services.store.find_schedule(schedule.schedule_id) == schedule:
+                    started += await self._start(schedule)
             except (StoreClosedError, ExecutorClosedError):
                 raise
             except Exception as problem:
