@@ -12,6 +12,7 @@ from helix_agents import Executor, Webhook
 from helix_agents.domain.errors import SessionCorruptError, StoreUnavailableError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.runtimes.executor.webhook_teller import AT_ONCE
 from helix_agents.testing.contracts.executor.stage import suspended, until, within
 from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.receiver import Receiver
@@ -249,6 +250,25 @@ async def test_a_message_that_cannot_be_made_is_tried_later_like_one_that_was_no
         assert "cannot be read" in (owed.last_error or "")
         await helix.webhooks.retry(owed.delivery_id)
         assert (await helix.sweep()).told == 1
+
+
+async def test_one_message_finds_out_whether_a_receiver_that_was_away_is_back(receiver: Receiver) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    port = int(receiver.url.split(":")[2].split("/")[0])
+    await receiver.stop()
+    async with Executor.open("memory://is-back", agents=[CLERK], webhooks=[webhook], janitor_seconds=None) as helix:
+        for name in SESSIONS:
+            await suspended(await helix.execute(CLERK, "Pay", name))
+        tries: list[int] = []
+        for _ in range(2):
+            await helix.sweep()
+            owed = (await helix.webhooks.list(limit=100)).items
+            tries.append(len([each for each in owed if each.attempts]))
+            for each in owed:
+                await helix.webhooks.retry(each.delivery_id)
+        assert tries == [AT_ONCE, 1]
+        await receiver.listen(port)
+        assert (await helix.sweep()).told == len(SESSIONS)
 
 
 async def test_a_session_that_was_deleted_is_told_no_more(receiver: Receiver) -> None:

@@ -62,6 +62,7 @@ class WebhookTeller:
         self._posts = Posts() if webhooks else None
         self._ended = asyncio.Event()
         self._due = {webhook.name: asyncio.Event() for webhook in webhooks}
+        self._away: set[str] = set()
         self._sending: set[asyncio.Task[bool | None]] = set()
         self._leaving = False
         self._forgot_at = 0
@@ -220,7 +221,8 @@ class WebhookTeller:
             new = [each for each in due if each.delivery_id not in tried and not (fresh and each.attempts)]
             if not new:
                 return Told(delivered)
-            some = new[:AT_ONCE]
+            # One message finds out whether a webhook is back: more would only occupy connections and threads.
+            some = new[: 1 if webhook.name in self._away else AT_ONCE]
             tried.update(each.delivery_id for each in some)
             # A message that is on its way is waited for even if this task is cancelled, so that its end is recorded.
             trying = [asyncio.create_task(self._try(webhook, each)) for each in some]
@@ -230,7 +232,9 @@ class WebhookTeller:
             answers = await asyncio.gather(*(asyncio.shield(task) for task in trying))
             delivered += sum(answer is True for answer in answers)
             if None in answers:
+                self._away.add(webhook.name)
                 return Told(delivered, away=True)
+            self._away.discard(webhook.name)
 
     async def _try(self, webhook: Webhook, delivery: Delivery) -> bool | None:
         """Try one delivery; True if it was delivered, None if the webhook does not answer."""
