@@ -105,6 +105,11 @@ class RedisDeliveries(RedisRuns):
         self, *, states: Sequence[DeliveryState] = (), offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[Delivery]:
         check_page(offset, limit)
+        if not states:
+            count = ("ZCARD", self._delivery_keys.all)
+            page = ("ZREVRANGE", self._delivery_keys.all, offset, offset + limit - 1)
+            total, names = (await self._space.run("list_deliveries", (), (count, page), 0)).replies
+            return Page(items=tuple(await self._read_rows(names)), total=total, offset=offset, limit=limit)
         every = ("ZREVRANGE", self._delivery_keys.all, 0, -1)
         names = (await self._space.run("list_deliveries", (), (every,), 0)).replies[0]
         found = [each for each in await self._read_rows(names) if not states or each.state in states]
