@@ -8,7 +8,7 @@ from typing import cast, get_args
 
 from msgspec.structs import replace
 
-from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.budgets import check_budget
 from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.domain.budgets import Budget
@@ -26,7 +26,6 @@ from helix_agents.ports.clock import IdSource
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.runtimes.executor.inputs import (
     Input,
-    check_agent,
     check_budget_of_call,
     messages_of,
     metadata_of,
@@ -227,15 +226,16 @@ def _name_of(agent: AnyAgent | str, budget: Budget | None) -> str:
         if budget is not None:
             check_budget(budget, "schedules.set")
         return check_id(agent, "agent name")
-    check_agent(agent)
+    if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInputError("agent", f"it is {agent!r:.80}; give the Agent itself or its name")
     check_budget_of_call(agent, budget)
     return agent.name
 
 
 def _checked_if_busy(given: IfBusy) -> IfBusy:
     if given not in get_args(IfBusy):
-        known = " or ".join(map(repr, get_args(IfBusy)))
-        raise InvalidInputError("schedule", f"if_busy={cast('object', given)!r} is neither {known}")
+        known = " nor ".join(map(repr, get_args(IfBusy)))
+        raise InvalidInputError("schedule", f"if_busy={cast('object', given)!r:.80} is neither {known}")
     return given
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from helix_agents.agent.durations import Duration, milliseconds
-from helix_agents.domain.errors import DefinitionError, DeliveryNotFoundError, InvalidIdError
+from helix_agents.domain.errors import DefinitionError, DeliveryNotFoundError, InvalidIdError, InvalidInputError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.urls import web_address
@@ -166,7 +166,12 @@ class Webhooks:
     async def list(
         self, *, states: Sequence[DeliveryState] = (), offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[Delivery]:
-        """The deliveries in these states, or all, newest first."""
+        """The deliveries in these states, or all, newest first.
+
+        Raises:
+            InvalidInputError: there is no such state, or it is not a list.
+        """
+        _check_states(states)
         return await self._store.list_deliveries(states=states, offset=offset, limit=limit)
 
     async def find(self, delivery_id: DeliveryId) -> Delivery | None:
@@ -187,3 +192,9 @@ class Webhooks:
             if await self._store.save_delivery(again, replaces=stored.revision):
                 self._changed()
                 return again
+
+
+def _check_states(given: object) -> None:
+    known = get_args(DeliveryState)
+    if isinstance(given, str) or any(each not in known for each in cast("Sequence[object]", given)):
+        raise InvalidInputError("list of states", f"it is {given!r:.80}; give a list of some of {', '.join(known)}")

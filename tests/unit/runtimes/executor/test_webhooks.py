@@ -8,7 +8,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
 from helix_agents import Agent, Executor, ScriptedModel, Webhook
-from helix_agents.domain.errors import DefinitionError, MissingExtraError
+from helix_agents.domain.errors import DefinitionError, InvalidInputError, MissingExtraError
 from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.receiver import Receiver
 
@@ -98,3 +98,10 @@ async def test_a_missing_client_is_told_when_the_executor_opens(monkeypatch: pyt
     with pytest.raises(MissingExtraError, match=r"pip install 'helix-agents\[webhooks\]'"):
         async with Executor.open("memory://without", webhooks=[Webhook(URL, secret=SECRET)]):
             pass
+
+
+@pytest.mark.parametrize("states", ["given_up", ["lost"], [None]])
+async def test_deliveries_in_a_state_that_does_not_exist_are_not_just_none(states: Any) -> None:
+    async with Executor.open("memory://states") as helix:
+        with pytest.raises(InvalidInputError, match="owed, delivered, dropped, given_up"):
+            await helix.webhooks.list(states=states)

@@ -8,7 +8,8 @@ import pytest
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
-from helix_agents.domain.errors import InvalidInputError, ScheduleNotFoundError
+from helix_agents.domain.budgets import Budget
+from helix_agents.domain.errors import DefinitionError, InvalidInputError, ScheduleNotFoundError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.schedules import Schedule
@@ -248,8 +249,12 @@ class SchedulingContract(ScenarioContract):
             ({"cron": "0 7 * * *", "timezone": "Europe/Atlantis"}, "there is no timezone"),
             ({"every": 60, "timezone": "Europe/Berlin"}, "goes with a cron"),
             ({"at": datetime(2030, 1, 1)}, "has no timezone"),  # noqa: DTZ001  # what is refused
-            ({"every": 60, "if_busy": "interrupt"}, "is neither 'enqueue' or 'skip'"),
+            ({"every": 60, "if_busy": "interrupt"}, "is neither 'enqueue' nor 'skip'"),
         ):
             with pytest.raises(InvalidInputError, match=says):
                 await helix.schedules.set("wrong", agent, "Tick", **wrong)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InvalidInputError, match="give the Agent itself or its name"):
+            await helix.schedules.set("wrong", None, "Tick", every=60)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(DefinitionError, match="The budget of a call of agent 'clerk'"):
+            await helix.schedules.set("wrong", agent, "Tick", every=60, budget=Budget(tokens=0))
         assert (await helix.schedules.list()).items == ()
