@@ -32,7 +32,7 @@ from helix_agents.runtimes.executor.inputs import (
     tags_of,
     user_of,
 )
-from helix_agents.runtimes.executor.timetable import check_timing, first_time, milliseconds_of
+from helix_agents.runtimes.executor.timetable import check_timing, first_time, is_out_of_reach, milliseconds_of
 
 LONGEST_ID = 200
 """A session that a schedule starts has the schedule's id followed by the time as its own id."""
@@ -195,7 +195,7 @@ def _as_set(definition: Schedule, stored: Schedule | None, now: int) -> Schedule
     if stored is None:
         return replace(definition, created_at=now, next_at=first_time(definition, now))
     if same_fields(stored, definition, DEFINITION):
-        return stored
+        return replace(stored, next_at=first_time(stored, now)) if is_out_of_reach(stored, now) else stored
     changed = replace(stored, **{name: getattr(definition, name) for name in DEFINITION})
     if same_fields(stored, definition, TIMING):
         return changed

@@ -11,6 +11,8 @@ SHORTEST_MS = 1_000
 LONGEST_MS = 10 * 365 * 86_400_000
 LATEST_MS = 32_503_680_000_000
 """The year 3000. Much later times have no date that could be shown."""
+# Clocks are corrected a little all the time.
+_DRIFT_MS = 60_000
 
 
 def check_timing(schedule: Schedule) -> None:
@@ -63,6 +65,18 @@ def next_time(schedule: Schedule, due_at: int, now: int) -> int | None:
     if schedule.cron is not None:
         return _after(schedule.cron, _zone(schedule.timezone), max(now, due_at))
     return None if schedule.every_ms is None else _later(due_at + schedule.every_ms, schedule.every_ms, now)
+
+
+def is_out_of_reach(schedule: Schedule, now: int) -> bool:
+    """Whether the next time is later than it can be: it was computed while the clock was wrong, and set back since."""
+    if schedule.next_at is None:
+        return False
+    latest = schedule.next_at
+    if schedule.cron is not None:
+        latest = first_time(schedule, now + _DRIFT_MS)
+    elif schedule.every_ms is not None:
+        latest = max(now + _DRIFT_MS + schedule.every_ms, schedule.at or 0)
+    return latest is not None and schedule.next_at > latest
 
 
 def _later(at: int, every_ms: int, now: int) -> int:

@@ -213,6 +213,20 @@ class SchedulingContract(ScenarioContract):
         assert third.next_at == clock.now_ms() + 2 * HOUR
         assert [each.schedule_id for each in (await helix.schedules.list()).items] == ["hourly"]
 
+    async def test_setting_it_again_repairs_a_next_time_that_a_wrong_clock_left(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        agent, year = _agent(), 365 * 24 * HOUR
+        await helix.schedules.set("hourly", agent, "Tick", every=timedelta(hours=1))
+        clock.advance(year)
+        assert (await helix.sweep()).scheduled == 1
+        await within(helix.idle())
+        clock.advance(HOUR // 2 - year)
+        assert (await _found(helix)).next_at == clock.now_ms() + year + HOUR // 2
+        again = await helix.schedules.set("hourly", agent, "Tick", every=timedelta(hours=1))
+        assert again.next_at == clock.now_ms() + HOUR
+        assert await helix.schedules.set("hourly", agent, "Tick", every=timedelta(hours=1)) == again
+
     async def test_a_schedule_of_an_agent_that_a_process_does_not_know_is_left_to_others(
         self, helix: Executor, open_executor: OpenExecutor, clock: ManualClock
     ) -> None:
