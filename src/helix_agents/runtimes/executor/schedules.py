@@ -216,7 +216,7 @@ def _resumed(stored: Schedule, now: int) -> Schedule:
 
 
 def _checked_id(schedule_id: ScheduleId) -> ScheduleId:
-    if len(check_id(schedule_id, "schedule id")) > LONGEST_ID:
+    if len(check_new_session_id(schedule_id, "schedule id")) > LONGEST_ID:
         raise InvalidIdError("schedule id", schedule_id, f"it has more than {LONGEST_ID} characters")
     return schedule_id
 

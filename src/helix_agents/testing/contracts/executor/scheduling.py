@@ -9,7 +9,7 @@ import pytest
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.domain.budgets import Budget
-from helix_agents.domain.errors import DefinitionError, InvalidInputError, ScheduleNotFoundError
+from helix_agents.domain.errors import DefinitionError, InvalidIdError, InvalidInputError, ScheduleNotFoundError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.schedules import Schedule
@@ -267,6 +267,8 @@ class SchedulingContract(ScenarioContract):
         ):
             with pytest.raises(InvalidInputError, match=says):
                 await helix.schedules.set("wrong", agent, "Tick", **wrong)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InvalidIdError, match="it has another meaning in a URL path"):
+            await helix.schedules.set("..", agent, "Tick", every=60)
         with pytest.raises(InvalidInputError, match="give the Agent itself or its name"):
             await helix.schedules.set("wrong", None, "Tick", every=60)  # pyright: ignore[reportArgumentType]
         with pytest.raises(DefinitionError, match="The budget of a call of agent 'clerk'"):
