@@ -271,6 +271,20 @@ async def test_one_message_finds_out_whether_a_receiver_that_was_away_is_back(re
         assert (await helix.sweep()).told == len(SESSIONS)
 
 
+@pytest.mark.parametrize(("status", "tries"), [(429, AT_ONCE), (503, AT_ONCE), (500, len(SESSIONS))])
+async def test_a_receiver_that_is_overloaded_is_not_sent_everything_at_once(
+    receiver: Receiver, status: int, tries: int
+) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    receiver.answer = status
+    store = f"memory://overloaded-{status}"
+    async with Executor.open(store, agents=[CLERK], webhooks=[webhook], janitor_seconds=None, grace=0) as helix:
+        for name in SESSIONS:
+            await suspended(await helix.execute(CLERK, "Pay", name))
+        await helix.sweep()
+        assert len(receiver.received) == tries
+
+
 async def test_a_session_that_was_deleted_is_told_no_more(receiver: Receiver) -> None:
     receiver.answer = 500
     webhook = Webhook(receiver.url, secret=SECRET)

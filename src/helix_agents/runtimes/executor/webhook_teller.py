@@ -39,10 +39,12 @@ _FIRST_REST_SECONDS = 5.0
 _LONGEST_REST_SECONDS = 60.0
 _FORGET_EVERY_MS = 60_000
 _GONE = 410
+# Answers by which a service, or what stands before it, asks for fewer messages.
+_TOO_MUCH = (429, 502, 503, 504)
 
 
 class Told(NamedTuple):
-    """What came of the deliveries that were due; `away` says that the webhook did not answer at all."""
+    """What came of the deliveries that were due; `away` says that the webhook did not answer, or asks for a rest."""
 
     delivered: int = 0
     away: bool = False
@@ -193,7 +195,7 @@ class WebhookTeller:
             try:
                 told = await self._deliver_due(webhook)
                 if told.away:
-                    # More tries now would only wait for the same timeout; what is due stays due.
+                    # More tries now would only meet with the same; what is due stays due.
                     await asyncio.sleep(rest)
                     rest = min(rest * 2, _LONGEST_REST_SECONDS)
                     continue
@@ -213,7 +215,7 @@ class WebhookTeller:
         return max(0.2, (coming[0].next_at - now) / 1000) if coming else longest
 
     async def _deliver_due(self, webhook: Webhook, *, fresh: bool = False) -> Told:
-        """Try every delivery that is due, a few at a time, until none is left or the webhook does not answer."""
+        """Try every delivery that is due, a few at a time, until none is left or the webhook is away."""
         delivered, tried = 0, set[str]()
         while True:
             store = self._services.store
@@ -237,7 +239,7 @@ class WebhookTeller:
             self._away.discard(webhook.name)
 
     async def _try(self, webhook: Webhook, delivery: Delivery) -> bool | None:
-        """Try one delivery; True if it was delivered, None if the webhook does not answer."""
+        """Try one delivery; True if it was delivered, None if the webhook is away."""
         try:
             return await self._deliver(webhook, delivery)
         except StoreClosedError:
@@ -269,7 +271,7 @@ class WebhookTeller:
             await self._finish(held, "delivered", None)
             return True
         await self._failed(webhook, held, answer)
-        return None if isinstance(answer, Unreachable) else False
+        return None if isinstance(answer, Unreachable) or answer.status in _TOO_MUCH else False
 
     async def _message(self, delivery: Delivery) -> bytes | None:
         """The message, made from the run as it is now; None if there is nothing left to tell."""
