@@ -13,8 +13,9 @@ from helix_agents.domain.errors import SessionCorruptError, StoreUnavailableErro
 from helix_agents.domain.runs import RunRecord
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.runtimes.executor.webhook_teller import AT_ONCE
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import suspended, until, within
-from helix_agents.testing.contracts.executor.webhooks import SECRET
+from helix_agents.testing.contracts.executor.webhooks import HOUR, SECRET
 from helix_agents.testing.receiver import Receiver
 from helix_agents.testing.workers import Processes
 from tests.recovery import webhook_jobs
@@ -283,6 +284,21 @@ async def test_a_receiver_that_is_overloaded_is_not_sent_everything_at_once(
             await suspended(await helix.execute(CLERK, "Pay", name))
         await helix.sweep()
         assert len(receiver.received) == tries
+
+
+async def test_what_was_put_off_by_a_clock_that_was_wrong_is_tried_when_it_is_set_back(receiver: Receiver) -> None:
+    webhook, clock = Webhook(receiver.url, secret=SECRET), ManualClock()
+    async with await open_backend("memory://wrong-clock", clock=clock) as parts:
+        receiver.answer = 500
+        clock.advance(365 * 24 * HOUR)
+        async with Executor(**_settings(parts, webhook, grace=0)) as helix:
+            await suspended(await helix.execute(CLERK, "Pay", "s-1"))
+            await helix.sweep()
+        clock.advance(-365 * 24 * HOUR)
+        receiver.answer = 204
+        async with Executor(**_settings(parts, webhook, janitor_seconds=0.05)):
+            first, again = await within(receiver.until(2))
+        assert first.id == again.id
 
 
 async def test_a_session_that_was_deleted_is_told_no_more(receiver: Receiver) -> None:

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from helix_agents.domain.errors import HelixError, StoreClosedError
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall, PendingFilter
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.webhooks import (
+    DELAYS_MS,
     Delivery,
     DeliveryState,
     claimed,
@@ -38,6 +41,9 @@ _LEASE_MARGIN_MS = 30_000
 _FIRST_REST_SECONDS = 5.0
 _LONGEST_REST_SECONDS = 60.0
 _FORGET_EVERY_MS = 60_000
+_ANY_TIME_MS = 2**53
+# No delivery is put off for longer than this, beyond the receiver's time.
+_FARTHEST_MS = 2 * DELAYS_MS[-1]
 _GONE = 410
 # Answers by which a service, or what stands before it, asks for fewer messages.
 _TOO_MUCH = (429, 502, 503, 504)
@@ -209,10 +215,17 @@ class WebhookTeller:
 
     async def _until_next(self, webhook: Webhook, longest: float) -> float:
         store = self._services.store
-        now = store.now_ms()
-        coming = await store.list_due_deliveries(webhook.name, now + round(longest * 1000), limit=1)
+        coming = await store.list_due_deliveries(webhook.name, _ANY_TIME_MS, limit=1)
+        if not coming:
+            return longest
+        [first], now = coming, store.now_ms()
+        if first.next_at > now + webhook.timeout_ms + _FARTHEST_MS:
+            # It was put off while the clock was wrong.
+            at_once = replace(first, next_at=now, revision=self._services.ids.new("revision"))
+            await store.save_delivery(at_once, replaces=first.revision)
+            return 0.0
         # What is due already was claimed by another process, or came this moment.
-        return max(0.2, (coming[0].next_at - now) / 1000) if coming else longest
+        return min(longest, max(0.2, (first.next_at - now) / 1000))
 
     async def _deliver_due(self, webhook: Webhook, *, fresh: bool = False) -> Told:
         """Try every delivery that is due, a few at a time, until none is left or the webhook is away."""
