@@ -114,6 +114,8 @@ if TYPE_CHECKING:
     from helix_agents.server.app import AgentServer as AgentServer
     from helix_agents.server.auth import Principal as Principal
     from helix_agents.server.auth import bearer_tokens as bearer_tokens
+    from helix_agents.server.client import AgentClient as AgentClient
+    from helix_agents.server.client import ServedAgent as ServedAgent
     from helix_agents.server.remote import HttpRemoteAgentTransport as HttpRemoteAgentTransport
     from helix_agents.server.remote import remote_agent_tool as remote_agent_tool
     from helix_agents.skills.folder import SkillFolder as SkillFolder
@@ -125,6 +127,7 @@ if TYPE_CHECKING:
 _HOME: dict[str, str] = {
     "Add": "helix_agents.domain.writes",
     "Agent": "helix_agents.agent.agent",
+    "AgentClient": "helix_agents.server.client",
     "AgentRegistry": "helix_agents.agent.registry",
     "AgentServer": "helix_agents.server.app",
     "AnswerAccepted": "helix_agents.domain.pending",
@@ -186,6 +189,7 @@ _HOME: dict[str, str] = {
     "RunStatus": "helix_agents.domain.runs",
     "Schedule": "helix_agents.domain.schedules",
     "ScriptedModel": "helix_agents.llm.scripted",
+    "ServedAgent": "helix_agents.server.client",
     "SessionFilter": "helix_agents.domain.sessions",
     "SessionState": "helix_agents.domain.sessions",
     "SessionStateStore": "helix_agents.ports.state_store",
@@ -242,6 +246,7 @@ _HOME: dict[str, str] = {
 __all__ = [
     "Add",
     "Agent",
+    "AgentClient",
     "AgentRegistry",
     "AnswerAccepted",
     "AnswerAlreadyCompleted",
@@ -312,6 +317,7 @@ __all__ = [
     "RunStatus",
     "Schedule",
     "ScriptedModel",
+    "ServedAgent",
     "SessionFilter",
     "SessionState",
     "SessionStateStore",

@@ -70,7 +70,7 @@ async def news(backend: Backend, session_id: str = SESSION) -> list[dict[str, An
     found: list[dict[str, Any]] = []
     for row in await backend.state.load_transcript(session_id):
         message = row.message
-        if isinstance(message, UserMessage) and message.metadata.get("helix") == "news":
+        if isinstance(message, UserMessage) and message.metadata.get("helix") in ("news", "wakeup"):
             found.extend(json.loads(str(message.content).partition(": ")[2]))
     return found
 

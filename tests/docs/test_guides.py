@@ -76,3 +76,30 @@ def test_the_program_on_temporal(tmp_path: Path, temporal_address: str) -> None:
         [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
     )
     assert (done.returncode, done.stdout) == (0, said), done.stderr
+
+
+def test_the_program_that_calls_agents_over_http(tmp_path: Path) -> None:
+    found = list(blocks(DOCS / "guides" / "call-agents-over-http.md"))
+    programs = {block.title: block.code for block in found if block.title is not None}
+    [said] = [block.code for block in found if block.language == "text"]
+    serving, asking = [block.code for block in found if block.language == "sh"]
+    port = free_port()
+    for name, code in programs.items():
+        (tmp_path / name).write_text(code.replace(":8000", f":{port}"), encoding="utf-8")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(tmp_path)}
+    instance = ServiceProcess("called")
+    serve = f"cd {tmp_path} && export PATH={path} && exec {serving.strip()} --port {port} --store sqlite:///helix.db"
+    instance.start(tied_to_us(["bash", "-c", serve]), lambda: "Serving on" in instance.told())
+    try:
+        told = subprocess.run(
+            [sys.executable, "client.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert (told.stdout, told.stderr) == (said, "")
+        asked = subprocess.run(
+            ["bash", "-ec", asking.replace(":8000", f":{port}")], capture_output=True, text=True, timeout=60
+        )
+        assert '"status":"completed","output":"Tides come twice a day."' in asked.stdout
+    finally:
+        instance.end(signal.SIGTERM)
+        instance.remove()

@@ -16,6 +16,7 @@ from helix_agents import (
     MemoryGeneration,
     MemoryManager,
     MemoryRecord,
+    ModelSettings,
     ScriptedModel,
     open_backend,
 )
@@ -53,6 +54,7 @@ def test_an_agent_takes_nothing_else_for_a_memory() -> None:
     with pytest.raises(DefinitionError, match="names no provider"):
         Agent(name="friend", model="openai:gpt-5", memory=Memory(generation=MemoryGeneration(model="gpt-5")))
     each: list[dict[str, Any]] = [{"every_turns": 0}, {"instructions": " "}, {"settings": {}}]
+    each.append({"settings": ModelSettings(tool_choice="required")})
     for broken in each:
         with pytest.raises(DefinitionError):
             MemoryGeneration(**broken)

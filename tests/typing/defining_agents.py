@@ -22,6 +22,7 @@ from helix_agents import (
     Hooks,
     InMemoryWorkspaces,
     Memory,
+    ModelSettings,
     RunContext,
     TemporalAgentExecutor,
     Tool,
@@ -237,6 +238,38 @@ def pay(amount: int) -> None:
 
 
 tool(effect="twice")  # pyright: ignore[reportArgumentType]
+
+
+# ---- tools that are not always offered
+
+
+def is_curious(ctx: RunContext[Notes, Services]) -> bool:
+    return bool(ctx.state.queries and ctx.deps.archive)
+
+
+async def is_ready(ctx: RunContext[Notes]) -> bool:
+    return len(ctx.state.queries) > 1
+
+
+@tool(available=is_curious)
+async def ponder(ctx: ToolContext[Notes], page: int) -> str:
+    """Think about a page."""
+    return ctx.state.queries[page]
+
+
+async def pondering() -> None:
+    assert_type(await ponder(ToolContext.standalone(Notes()), 3), str)
+    await ponder(ToolContext.standalone(Notes()), "x")  # pyright: ignore[reportArgumentType]
+
+
+assert_type(ask_human("How many?", answer=int, available=is_ready), Tool[..., int])
+client_tool(available=lambda ctx: ctx.step > 1)
+talker.as_tool(available=is_ready)
+tool(available=True)  # pyright: ignore[reportArgumentType]
+tool(available=costly)  # pyright: ignore[reportArgumentType]
+ModelSettings(tool_choice="required")
+ModelSettings(tool_choice="ponder")
+ModelSettings(tool_choice=True)  # pyright: ignore[reportArgumentType]
 
 
 async def names(helix: Executor) -> list[str]:

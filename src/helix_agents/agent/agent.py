@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeAlias, cast
 from typing_extensions import TypeForm, TypeVar
 
 from helix_agents.agent.agent_checks import check_definition
+from helix_agents.agent.availability import AvailabilityPredicate, Conditional
 from helix_agents.agent.budgets import check_prices
 from helix_agents.agent.calling import call_quick
 from helix_agents.agent.compaction import Compaction
@@ -18,6 +19,7 @@ from helix_agents.agent.fallback_model import models_in
 from helix_agents.agent.history import HistoryProcessor
 from helix_agents.agent.hooks import Hooks, each_hooks
 from helix_agents.agent.memory import AgentMemory, tools_of
+from helix_agents.agent.model_settings import check_tool_choice
 from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.agent.schemas import jsonable
 from helix_agents.agent.skills import GivenSkills, provider_of, skill_tools
@@ -136,6 +138,9 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
             object.__setattr__(self, "skills", tuple(self.skills))
         # A property that cannot be computed is an error in the definition, so it has to surface now.
         _ = self.state_type, self.output_type, self.session_ttl_ms, self.pending_deadline_ms, self.companion_tools
+        if self.settings.tool_choice is not None:
+            names = [each.name for each in self.tool_specs]
+            check_tool_choice(f"Agent {self.name!r}", self.settings.tool_choice, names)
         if self.budget is not None:
             self.check_priced(self.budget, f"Agent {self.name!r}")
 
@@ -205,12 +210,17 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         return (*self.tools, *bundled, *self.companion_tools, *tools_of(self.memory), *reading, *working)
 
     def as_tool(
-        self, *, input: Any = None, description: str | None = None, timeout: Duration | None = None
+        self,
+        *,
+        input: Any = None,
+        description: str | None = None,
+        timeout: Duration | None = None,
+        available: AvailabilityPredicate | None = None,
     ) -> Tool[..., Any]:
         """This agent as a tool for another agent; see `sub_agent_tool`."""
         from helix_agents.agent.sub_agents import sub_agent_tool
 
-        return sub_agent_tool(self, input=input, description=description, timeout=timeout)
+        return sub_agent_tool(self, input=input, description=description, timeout=timeout, available=available)
 
     def find_tool(self, name: str) -> Tool[..., Any] | None:
         """The tool that a model calls by this name; never `__finish__`."""
@@ -223,6 +233,11 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         if self.output_type is None:
             return specs
         return (*specs, self.output_type.spec(strict=self.settings.strict_output or None))
+
+    @cached_property
+    def conditional_tools(self) -> tuple[Conditional, ...]:
+        """The tools that are not offered in every step."""
+        return tuple(Conditional(tool.name, tool.available) for tool in self.all_tools if tool.available is not None)
 
     def retries_of(self, name: str) -> int:
         """How many times per turn the model may correct its calls to this tool."""

@@ -12,6 +12,7 @@ from helix_agents.agent.fallback_model import FallbackModel
 from helix_agents.agent.history import check_processors
 from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.memory import check_memory
+from helix_agents.agent.model_settings import check_settings
 from helix_agents.agent.names import check_name
 from helix_agents.agent.signatures import NOTHING
 from helix_agents.agent.skills import check_skills
@@ -47,6 +48,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
             raise DefinitionError(
                 subject, f"{option} is a generator, which runs nothing when it is called; use return."
             )
+    check_settings(subject, given["settings"])
     if given["budget"] is not None:
         check_budget(given["budget"], subject)
     _check_compaction(given["compaction"], subject)

@@ -27,6 +27,18 @@ def is_generator(function: Callable[..., Any]) -> bool:
     )
 
 
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether it can be called with this many values."""
+    try:
+        inspect.signature(function).bind(*(None for _ in range(count)))
+    except TypeError:
+        return False
+    except ValueError:
+        # There is no way to know what it takes.
+        return True
+    return True
+
+
 async def call_quick(what: str, function: Callable[..., Awaitable[T] | T], *arguments: Any) -> T:
     """Call a function that is meant to be quick, on the event loop, and wait for it if it is async.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NoReturn, ParamSpec, TypeAlias, over
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from typing_extensions import TypeVar
 
+from helix_agents.agent.availability import AvailabilityPredicate
 from helix_agents.agent.choices import check_choice
 from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.durations import Deadline, deadline_milliseconds
@@ -86,6 +87,7 @@ def client_tool(
     retries: int | None = None,
     deadline: Deadline = "inherit",
     on_deadline: WhenUnanswered = "timeout",
+    available: AvailabilityPredicate | None = None,
 ) -> Tool[..., Any]: ...
 @overload
 def client_tool(
@@ -97,6 +99,7 @@ def client_tool(
     retries: int | None = None,
     deadline: Deadline = "inherit",
     on_deadline: WhenUnanswered = "timeout",
+    available: AvailabilityPredicate | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def client_tool(
     function: Callable[..., Any] | None = None,
@@ -110,6 +113,7 @@ def client_tool(
     retries: int | None = None,
     deadline: Deadline = "inherit",
     on_deadline: WhenUnanswered = "timeout",
+    available: AvailabilityPredicate | None = None,
 ) -> Any:
     """Declare a tool that the client runs. The run waits until the result is submitted from outside.
 
@@ -126,6 +130,7 @@ def client_tool(
         retries: How many times per turn the model may correct its arguments. Defaults to the agent's `retries`.
         deadline: How long a call may wait; None means forever. Defaults to the agent's or the executor's deadline.
         on_deadline: What an unanswered call counts as.
+        available: Decides before each model call whether the model may call the tool; see `tool`.
 
     Raises:
         DefinitionError: no model could call the tool, or its options contradict each other.
@@ -145,6 +150,7 @@ def client_tool(
                 deadline_ms=deadline_milliseconds(deadline, subject, "deadline"),
                 on_deadline=_on_deadline(on_deadline, subject),
                 output=output_adapter(gives, subject),
+                available=available,
             ),
             {},
         )
@@ -177,6 +183,7 @@ def ask_human(
     description: str | None = None,
     deadline: Deadline = "inherit",
     on_deadline: WhenUnanswered = "timeout",
+    available: AvailabilityPredicate | None = None,
 ) -> Tool[..., AnswerT]:
     """A tool with which the model asks a person a question. The run waits for the answer without using a process.
 
@@ -192,6 +199,7 @@ def ask_human(
         deadline: How long the question may wait; None means forever. Defaults to the agent's or the executor's
             deadline.
         on_deadline: What an unanswered question counts as.
+        available: Decides before each model call whether the model may ask; see `tool`.
 
     Raises:
         DefinitionError: an option is not a possible answer, or the tool's arguments contradict each other.
@@ -212,6 +220,7 @@ def ask_human(
             deadline_ms=deadline_milliseconds(deadline, subject, "deadline"),
             on_deadline=_on_deadline(on_deadline, subject),
             output=output_adapter(answer, subject),
+            available=available,
         ),
         fixed,
     )

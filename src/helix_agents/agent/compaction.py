@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from helix_agents.agent.choices import check_text, check_whole
+from helix_agents.agent.model_settings import check_settings_of_errand
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.ports.llm import LLMAdapter, ModelSettings
 
@@ -52,6 +53,7 @@ class Compaction:
                 problem = f"keep_tokens={self.keep_tokens} leaves nothing to summarise above {self.above_tokens}."
                 raise DefinitionError("Compaction", problem)
         check_text("Compaction", "instructions", self.instructions)
+        check_settings_of_errand("Compaction", self.settings)
 
     @property
     def kept(self) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from helix_agents.agent.availability import AvailabilityPredicate
 from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.durations import Duration, milliseconds, optional_milliseconds
 from helix_agents.agent.names import SUBAGENT, check_name
@@ -44,6 +45,7 @@ def remote_tool(
     timeout: Duration | None,
     lost_after: Duration,
     limits: RemoteLimits | None,
+    available: AvailabilityPredicate | None,
 ) -> RemoteAgentTool:
     """The tool that delegates to an agent behind a transport.
 
@@ -60,6 +62,7 @@ def remote_tool(
         function=runs_as_an_agent,
         kind="agent",
         timeout_ms=optional_milliseconds(timeout, subject, "timeout"),
+        available=available,
         remote_agent=check_name("Remote agent", agent),
         transport=transport,
         lost_after_ms=milliseconds(lost_after, subject, "lost_after"),

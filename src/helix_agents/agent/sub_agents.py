@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.availability import AvailabilityPredicate
 from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.agent.names import SUBAGENT
@@ -57,6 +58,7 @@ def sub_agent_tool(
     input: Any = None,
     description: str | None = None,
     timeout: Duration | None = None,
+    available: AvailabilityPredicate | None = None,
 ) -> SubAgentTool:
     """Let an agent delegate to another one.
 
@@ -69,6 +71,7 @@ def sub_agent_tool(
         description: When to delegate, for the parent's model. Defaults to the agent's description.
         timeout: How long the child may work before it is stopped. Time spent waiting for people does not count; time
             in which no process drove it, after a crash, does.
+        available: Decides before each model call whether the parent's model may delegate; see `tool`.
 
     Raises:
         DefinitionError: nothing says what the agent does, or the input has no named fields.
@@ -87,6 +90,7 @@ def sub_agent_tool(
         function=runs_as_an_agent,
         kind="agent",
         timeout_ms=optional_milliseconds(timeout, subject, "timeout"),
+        available=available,
         agent=agent,
     )
 

@@ -10,7 +10,8 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVa
 
 from pydantic import TypeAdapter
 
-from helix_agents.agent.calling import RunInThread, call_possibly_slow, call_quick, is_async, is_generator
+from helix_agents.agent.availability import AvailabilityPredicate, check_available
+from helix_agents.agent.calling import RunInThread, call_possibly_slow, call_quick, is_async, is_generator, takes
 from helix_agents.agent.choices import check_choice, check_switch, check_whole
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.docstrings import read_docstring
@@ -79,6 +80,7 @@ class Tool(Generic[P, R_co]):
     on_deadline: OnDeadline = _TIMES_OUT
     output: TypeAdapter[Any] | None = None
     preview: Preview | None = None
+    available: AvailabilityPredicate | None = None
 
     def __post_init__(self) -> None:
         _check_options(self)
@@ -308,25 +310,15 @@ def _check_options(tool: Tool[..., Any]) -> None:
     if not callable(given["require_approval"]):
         check_switch(tool.subject, "require_approval", given["require_approval"], other=", nor a function that decides")
     for option in ("require_approval", "unknown_outcome"):
-        if callable(given[option]) and not _takes_two(given[option]):
+        if callable(given[option]) and not takes(given[option], 2):
             asked = f"{option} is called with the call's input and its context"
             raise DefinitionError(tool.subject, f"{asked}; write it as a function of both, (given, ctx).")
+    check_available(tool.subject, given["available"])
     check_switch(tool.subject, "finish_with", given["finish_with"])
     if given["strict"] is not None:
         check_switch(tool.subject, "strict", given["strict"])
     if given["retries"] is not None:
         check_whole(tool.subject, "retries", given["retries"], 0)
-
-
-def _takes_two(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:
-        # There is no way to know what it takes.
-        return True
-    return True
 
 
 def _check_combinations(tool: Tool[..., Any]) -> None:
@@ -400,6 +392,7 @@ def tool(
     deadline: Deadline = "inherit",
     on_deadline: Literal["timeout", "deny"] = "timeout",
     output: Any = None,
+    available: AvailabilityPredicate | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -417,6 +410,7 @@ def tool(
     deadline: Deadline = "inherit",
     on_deadline: Literal["timeout", "deny"] = "timeout",
     output: Any = None,
+    available: AvailabilityPredicate | None = None,
 ) -> Any:
     """Make a function a tool: `@tool`, `@tool(require_approval=True)`, or `tool(service.search)` for a method.
 
@@ -440,6 +434,7 @@ def tool(
             deadline.
         on_deadline: What an unanswered approval counts as.
         output: The type results must have.
+        available: Decides before each model call whether the model may call the tool: a function of the `RunContext`.
 
     Raises:
         DefinitionError: no model could call the function, or the options contradict each other.
@@ -467,6 +462,7 @@ def tool(
             deadline_ms=deadline_milliseconds(deadline, subject, "deadline"),
             on_deadline=OnDeadline(action=on_deadline),
             output=output_adapter(output, subject),
+            available=available,
         )
 
     return define if function is None else define(function)

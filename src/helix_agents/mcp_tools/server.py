@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from helix_agents.agent.availability import AvailabilityPredicate
 from helix_agents.agent.choices import check_seconds
 from helix_agents.agent.durations import Deadline, Duration
 from helix_agents.agent.headers import Headers, check_header
@@ -83,6 +84,7 @@ class MCPToolServer:
         retries: int | None = None,
         deadline: Deadline = "inherit",
         on_deadline: Literal["timeout", "deny"] = "timeout",
+        available: AvailabilityPredicate | None = None,
     ) -> tuple[Tool[..., Any], ...]:
         """The tools of its catalogue, or those that are named, all with the same settings; nothing is opened.
 
@@ -98,6 +100,7 @@ class MCPToolServer:
             retries: As for `tool`.
             deadline: As for `tool`; applies to tools that may wait for a person.
             on_deadline: As for `tool`; applies to tools that may wait for a person.
+            available: As for `tool`; asked once before each model call, for all these tools.
 
         Raises:
             DefinitionError: there is no catalogue yet, a name is not in it, or options contradict each other.
@@ -117,6 +120,7 @@ class MCPToolServer:
             retries=retries,
             deadline=deadline,
             on_deadline=on_deadline,
+            available=available,
         )
         return self._made(known or Catalogue(tools=()), names, exclude, settings)
 

@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Literal
 
+from helix_agents.agent.availability import AvailabilityPredicate
 from helix_agents.agent.calling import RunInThread, call_possibly_slow
 from helix_agents.agent.choices import check_choice
 from helix_agents.agent.context import ToolContext
@@ -73,6 +74,7 @@ class ToolSettings:
     retries: int | None
     deadline: Deadline
     on_deadline: Literal["timeout", "deny"]
+    available: AvailabilityPredicate | None
 
 
 def effect_of(offer: Offer) -> Effect:
@@ -139,6 +141,7 @@ def make_tool(server: str, offer: Offer, connections: Connections, settings: Too
         require_approval=approval,
         deadline_ms=deadline_milliseconds(settings.deadline, subject, "deadline") if may_wait else "inherit",
         on_deadline=OnDeadline(action=settings.on_deadline if may_wait else "timeout"),
+        available=settings.available,
         connections=connections,
     )
 

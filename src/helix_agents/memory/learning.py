@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from helix_agents.agent.choices import check_text, check_whole
-from helix_agents.domain.errors import DefinitionError, InvalidInputError, MemoryChangedError, MemoryNotFoundError
+from helix_agents.agent.model_settings import check_settings_of_errand
+from helix_agents.domain.errors import InvalidInputError, MemoryChangedError, MemoryNotFoundError
 from helix_agents.domain.memories import MOST_CHARACTERS, EntityId, MemoryId, MemoryRecord
 from helix_agents.domain.records import JSON
 from helix_agents.domain.texts import storable
@@ -87,8 +88,7 @@ class MemoryGeneration:
     def __post_init__(self) -> None:
         check_whole("MemoryGeneration", "every_turns", self.every_turns, 1)
         check_text("MemoryGeneration", "instructions", self.instructions)
-        if not isinstance(vars(self)["settings"], ModelSettings | None):
-            raise DefinitionError("MemoryGeneration", f"settings={self.settings!r} is not a ModelSettings(…).")
+        check_settings_of_errand("MemoryGeneration", self.settings)
 
 
 def question_about(conversation: str, known: Sequence[MemoryRecord]) -> str:

@@ -14,6 +14,9 @@ StopReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filter"
 """Why a reply ended, in the same words for every provider: it was complete, it wants tools, it reached the token limit,
 or the provider withheld it."""
 
+ToolChoice: TypeAlias = Literal["auto", "required", "none"] | str
+"""Whether a reply calls tools: as the model likes, in any case, not at all, or in any case the one of this name."""
+
 FINISH_TOOL = "__finish__"
 """The tool a model calls to submit the structured output of an agent."""
 
@@ -26,7 +29,12 @@ class PromptCache(Record):
 
 
 class ModelSettings(Record):
-    """How a model should answer. Settings that are None are left to the provider."""
+    """How a model should answer. Settings that are None are left to the provider.
+
+    `tool_choice` makes the model call a tool (`"required"`), one tool (its name), or none (`"none"`; it may still
+    submit the output). What it makes the model do, it does until a tool has answered in a turn; `"required"` holds for
+    the whole turn if the agent has an `output`, because submitting it is such a call.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
@@ -37,6 +45,7 @@ class ModelSettings(Record):
     provider_options: dict[str, JSON] = {}
     strict_output: bool = False
     cache: PromptCache | None = None
+    tool_choice: ToolChoice | None = None
 
 
 class ToolSpec(Record):
@@ -53,6 +62,10 @@ class ModelRequest(Record):
 
     `messages` only ever grows between the steps of one run, so an adapter may keep what it has converted. The
     exception: if the first message has changed, a summary has replaced the oldest messages.
+
+    `tools` are those that the model may call in this step, always in the same order. A `tool_choice` in `settings` is
+    meant for this step, and can be followed: a tool that it names is one of them. With `"none"`, only `FINISH_TOOL` may
+    still be called.
 
     If the agent's history processors chose the messages, `chosen_from` has all those they chose from. Any message may
     then differ from the step before.

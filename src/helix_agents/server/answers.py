@@ -4,14 +4,14 @@ from typing import Any, Literal
 
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.chunks import StreamChunk
-from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StreamId, ToolCallId
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, StreamId, ToolCallId
 from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import RunRecord, RunStatus
 from helix_agents.domain.schedules import IfBusy, LastTime, Schedule, ScheduleId
-from helix_agents.domain.sessions import CheckpointSource, SessionStatus, SessionSummary
+from helix_agents.domain.sessions import CheckpointSource, ChildWait, SessionStatus, SessionSummary
 from helix_agents.domain.streams import StreamStatus
 from helix_agents.domain.sub_sessions import Location, SubSessionMode, SubSessionRef, SubSessionStatus
 from helix_agents.domain.usage import UsageOfDay
@@ -24,6 +24,23 @@ class Started(Record):
     session_id: SessionId
     stream_id: StreamId
     run_id: RunId
+
+
+class RunOutcome(Record):
+    """What became of a run. A suspended run waits for what `pending` lists; answer it and resume the session."""
+
+    session_id: SessionId
+    agent_type: str
+    run_id: RunId
+    status: RunStatus | Literal["queued"]
+    output: JSON = None
+    reason: str | None = None
+    code: str | None = None
+    error: str | None = None
+    retryable: bool = False
+    step_id: StepId | None = None
+    pending: tuple[PendingCall, ...] = ()
+    children: tuple[ChildWait, ...] = ()
 
 
 class Status(Record):

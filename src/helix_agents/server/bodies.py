@@ -13,6 +13,7 @@ from helix_agents.domain.schedules import IfBusy
 from helix_agents.domain.sessions import OUR_METADATA
 from helix_agents.engine.requests.going_on import ResumeMode
 from helix_agents.engine.scope import DEPTH
+from helix_agents.runtimes.executor.inputs import IfRunning
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.wire import why_unfit
@@ -116,10 +117,36 @@ class StartBody(Body):
     tags: Annotated[list[str], msgspec.Meta(description="Tags to find the session by.")] = []
 
 
+class ExecuteBody(Body):
+    """Say something to an agent."""
+
+    message: Annotated[Input, msgspec.Meta(description="What to say: a text, or a list of user messages.")]
+    agent_type: Annotated[
+        str | None,
+        msgspec.Meta(description="The name of the agent. Default: the session's, or the only one of the server."),
+    ] = None
+    session_id: Annotated[
+        NewSessionId | None, msgspec.Meta(description="The session to continue, or to create. Default: a new one.")
+    ] = None
+    idempotency_key: Annotated[
+        Id | None, msgspec.Meta(description="Repeating a key returns the run that it started.")
+    ] = None
+    if_running: Annotated[
+        IfRunning, msgspec.Meta(description="What happens to the message if a run of the session is running.")
+    ] = "reject"
+    state: Annotated[dict[str, JSON] | None, msgspec.Meta(description="The initial state of a new session.")] = None
+    metadata: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Your own metadata of a new session.", extra_json_schema={"propertyNames": NOT_OURS}),
+    ] = {}
+    tags: Annotated[list[str], msgspec.Meta(description="Tags to find a new session by.")] = []
+
+
 class ResumeBody(Body):
     """Continue a session."""
 
     session_id: Annotated[Id, msgspec.Meta(description="The session to continue.")]
+    agent_type: Annotated[str | None, msgspec.Meta(description="Refused if the session has another agent.")] = None
     message: Annotated[Input | None, msgspec.Meta(description="A new user message.")] = None
     mode: Annotated[
         ResumeMode | None,
@@ -132,6 +159,7 @@ class RetryBody(Body):
     """Retry a failed run."""
 
     session_id: Annotated[Id, msgspec.Meta(description="The session whose run failed.")]
+    agent_type: Annotated[str | None, msgspec.Meta(description="Refused if the session has another agent.")] = None
 
 
 class RewindBody(Body):
@@ -155,6 +183,9 @@ class StopBody(Body):
     """Stop a session's run."""
 
     session_id: Annotated[Id, msgspec.Meta(description="The session to stop.")]
+    run_id: Annotated[
+        Id | None, msgspec.Meta(description="Stop only this run; one that waits for its turn is taken back.")
+    ] = None
     reason: Annotated[str, msgspec.Meta(max_length=1_000)] | None = None
 
 

@@ -11,7 +11,7 @@ from starlette.types import Scope
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import SessionNotFoundError
-from helix_agents.domain.ids import SessionId, check_id
+from helix_agents.domain.ids import RunId, SessionId, check_id
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall, PendingFilter
@@ -116,6 +116,10 @@ class Call:
             raise invalid("The query needs a sessionId.")
         return self.checked(given)
 
+    def query_run_id(self) -> RunId | None:
+        given = self.query("runId")
+        return None if given is None else self.checked(given, "run id")
+
     def checked(self, value: str, kind: str = "session id") -> str:
         """A valid id, within the length that this server accepts."""
         if len(value) > self.gate.limits.id_characters:
@@ -177,6 +181,19 @@ class Call:
     async def current_run(self, session_id: SessionId) -> RunRecord | None:
         page = await self.executor.sessions.runs(session_id, limit=1)
         return page.items[0] if page.items else None
+
+    async def run(self, session_id: SessionId, run_id: RunId) -> RunRecord | None:
+        """A run of a session; None if there is none, or if it is still waiting for its turn."""
+        runs = self.executor.sessions.runs
+        offset = 0
+        while True:
+            page = await runs(session_id, offset=offset, limit=MAX_LIMIT if offset else 1)
+            for run in page.items:
+                if run.run_id == run_id:
+                    return run
+            offset += len(page.items)
+            if not page.has_more:
+                return None
 
     async def waiting(self, session_id: SessionId) -> tuple[PendingCall, ...]:
         """The calls that wait in a conversation, at any depth, the oldest first."""

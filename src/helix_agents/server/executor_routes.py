@@ -18,7 +18,7 @@ from helix_agents.domain.errors import (
     SessionAlreadyExistsError,
     WorkspaceFileError,
 )
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.pending import (
     OPEN,
     AnswerAccepted,
@@ -30,7 +30,7 @@ from helix_agents.domain.pending import (
     ToolAnswer,
 )
 from helix_agents.domain.runs import SUSPENDED, RunRecord
-from helix_agents.domain.sessions import OUR_METADATA, InterruptOutcome, InterruptSet, SessionState
+from helix_agents.domain.sessions import OUR_METADATA, InterruptOutcome, InterruptSet, SessionState, SessionSummary
 from helix_agents.domain.traces import IN_TRACE, TRACE, read_trace_place
 from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.hosting import HostedRun
@@ -68,11 +68,8 @@ async def start(call: Call) -> Response:
     if session is not None:
         return json_response(_as_it_is(session, agent))
     messages = call.checked_messages(messages_of(body.message))
-    check_metadata(body.metadata)
+    metadata = metadata_of_new(call, body.metadata)
     owner = call.owner()
-    # A delegating service says where the session belongs in its trace.
-    trace = read_trace_place(call.request.headers.get(IN_TRACE))
-    metadata = body.metadata if trace is None else {**body.metadata, TRACE: str(trace)}
     try:
         run = await call.begin(
             lambda: call.executor.execute(
@@ -105,7 +102,7 @@ async def resume(call: Call) -> Response:
     if (mode == "from_checkpoint") != (body.checkpoint_id is not None):
         raise invalid("Mode from_checkpoint needs a checkpointId, and checkpointId needs this mode.")
     messages = None if body.message is None else call.checked_messages(messages_of(body.message))
-    agent, checkpoint_id = call.agent_of(session), body.checkpoint_id
+    agent, checkpoint_id = _agent_meant(call, session, body.agent_type), body.checkpoint_id
     try:
         run = await call.begin(
             lambda: call.executor.resume(
@@ -123,7 +120,7 @@ async def retry(call: Call) -> Response:
     """Continue a failed run from its last commit, with a fresh budget."""
     body: RetryBody = await call.body(RetryBody)
     session = await call.session(call.checked(body.session_id))
-    agent = call.agent_of(session)
+    agent = _agent_meant(call, session, body.agent_type)
     return json_response(started(await call.begin(lambda: call.executor.retry(agent, session.session_id))))
 
 
@@ -148,17 +145,18 @@ async def branch(call: Call) -> Response:
 async def follow(call: Call) -> Any:
     """The session's chunks as server-sent events: those stored so far, then live ones, until the run ends or waits.
 
-    Chunks are events without a name, with their sequence as id. Events with a name are about the stream: `end` is the
+    With `runId`, only the chunks of this run, from its start, even if it is still waiting for its turn. Chunks are
+    events without a name, with their sequence as id. Events with a name are about the stream: `end` is the
     last one and says how the run ended (`status`, and `output` if it completed); `reconnect` says that another
     instance continues; `error` says what broke.
     """
     session = await call.session(call.query_id())
-    cursor = cursor_of(call)
+    cursor, run_id = cursor_of(call), call.query_run_id()
     call.gate.check_stream(call.principal)
-    run = await call.executor.get_handle(call.agent_of(session), session.session_id)
+    run = await call.executor.get_handle(call.agent_of(session), session.session_id, run_id)
     if run is None:
-        raise RunNotFoundError(session.session_id)
-    return call.stream(ChunkSource(call, run, cursor), run=run)
+        raise RunNotFoundError(run_id or session.session_id)
+    return call.stream(ChunkSource(call, run, cursor, is_alone=run_id is not None), run=run)
 
 
 async def status(call: Call) -> Response:
@@ -175,6 +173,9 @@ async def interrupt(call: Call) -> Response:
     """Ask the run to stop soon, and keep what it did."""
     body: StopBody = await call.body(StopBody)
     session = await call.session(call.checked(body.session_id))
+    run = await _run_meant(call, session, body.run_id)
+    if run is not None:
+        return json_response(stopped(await run.interrupt(body.reason)))
     return json_response(stopped(await call.executor.interrupt(session.session_id, body.reason)))
 
 
@@ -182,6 +183,9 @@ async def abort(call: Call) -> Response:
     """Fail the run for good."""
     body: StopBody = await call.body(StopBody)
     session = await call.session(call.checked(body.session_id))
+    run = await _run_meant(call, session, body.run_id)
+    if run is not None:
+        return json_response(stopped(await run.abort(body.reason)))
     return json_response(stopped(await call.executor.abort(session.session_id, body.reason)))
 
 
@@ -308,6 +312,17 @@ def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
     )
 
 
+def metadata_of_new(call: Call, given: dict[str, str]) -> dict[str, str]:
+    """The metadata of a new session, with its place in the trace of a service that delegates to this one.
+
+    Raises:
+        RefusedError: some of it is reserved for the engine.
+    """
+    check_metadata(given)
+    trace = read_trace_place(call.request.headers.get(IN_TRACE))
+    return given if trace is None else {**given, TRACE: str(trace)}
+
+
 def check_metadata(metadata: dict[str, str]) -> None:
     """Refuse metadata reserved for the engine, except the depth at which a caller delegates.
 
@@ -317,6 +332,31 @@ def check_metadata(metadata: dict[str, str]) -> None:
     ours = [key for key in metadata if key.startswith(OUR_METADATA) and key != DEPTH]
     if ours:
         raise invalid(f"Metadata keys that start with {OUR_METADATA!r} are reserved for the engine: {ours[0][:80]!r}.")
+
+
+def _agent_meant(call: Call, session: SessionSummary, named: str | None) -> AnyAgent:
+    """The session's agent.
+
+    Raises:
+        AgentMismatchError: the caller named another one.
+    """
+    if named is not None and named != session.agent_type:
+        raise AgentMismatchError(session.session_id, session.agent_type, named[:80])
+    return call.agent_of(session)
+
+
+async def _run_meant(call: Call, session: SessionSummary, run_id: RunId | None) -> HostedRun | None:
+    """The run that a caller named; None if it named none.
+
+    Raises:
+        RunNotFoundError: the session has no such run.
+    """
+    if run_id is None:
+        return None
+    run = await call.executor.get_handle(call.agent_of(session), session.session_id, call.checked(run_id, "run id"))
+    if run is None:
+        raise RunNotFoundError(run_id)
+    return run
 
 
 def _as_it_is(session: SessionState, agent: AnyAgent) -> Started:
@@ -364,23 +404,27 @@ def chunk_frame(chunk: StreamChunk) -> bytes:
 
 
 class ChunkSource:
-    """A session's chunks, each with its sequence as id, and then the run's outcome.
+    """A session's chunks, each with its sequence as id, and then the outcome of its current run; or, `is_alone`, only
+    the chunks of one run.
 
     Events named `end`, `error` and `reconnect` are about the stream; everything else is a chunk.
     """
 
-    def __init__(self, call: Call, run: HostedRun, cursor: int) -> None:
+    def __init__(self, call: Call, run: HostedRun, cursor: int, *, is_alone: bool = False) -> None:
         self._call = call
         self._run = run
         self._cursor = cursor
+        self._is_alone = is_alone
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
+        # Without a cursor, a reader of the session sees all of its stream, and a reader of one run sees the run.
+        begin = None if self._is_alone and not self._cursor else self._cursor
         try:
-            async with aclosing(self._run.stream(from_sequence=self._cursor)) as chunks:
+            async with aclosing(self._run.stream(from_sequence=begin)) as chunks:
                 async for chunk in chunks:
                     self._cursor = chunk.sequence
                     yield chunk_frame(chunk)
-            run = await self._call.current_run(self._run.session_id)
+            run = await self._followed()
         except HelixError as problem:
             sentence = sentence_for(problem.code, status_of(problem))
             told = {"error": sentence, "code": problem.code, "retryable": passes(problem)}
@@ -390,6 +434,11 @@ class ChunkSource:
             yield self.farewell()
             return
         yield frame(to_json(_end(run, self._cursor)), id=self._cursor, event="end")
+
+    async def _followed(self) -> RunRecord | None:
+        if self._is_alone:
+            return await self._call.run(self._run.session_id, self._run.run_id)
+        return await self._call.current_run(self._run.session_id)
 
     def farewell(self) -> bytes:
         wait = self._call.gate.limits.retry_after_seconds

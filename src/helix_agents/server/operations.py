@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from helix_agents.domain.sessions import SessionSummary
 from helix_agents.domain.usage import UsageRollup
-from helix_agents.server import executor_routes, schedule_routes, session_routes
+from helix_agents.server import executor_routes, schedule_routes, session_routes, turn_routes
 from helix_agents.server.a2a import cards, rpc
 from helix_agents.server.agui import routes as agui
 from helix_agents.server.agui.inputs import RunAgentInput
@@ -17,6 +17,7 @@ from helix_agents.server.answers import (
     MessagePage,
     PendingPage,
     QueuedMessages,
+    RunOutcome,
     RunPage,
     ScheduleDetail,
     SchedulePage,
@@ -37,6 +38,7 @@ from helix_agents.server.bodies import (
     PLAIN_ID,
     BranchBody,
     ChatStopBody,
+    ExecuteBody,
     NoFields,
     ResumeBody,
     RetryBody,
@@ -124,6 +126,13 @@ LAST_MCP_EVENT = Parameter(
     place="header",
     description="The id of the last event that the client received. Without it, there is nothing to read.",
 )
+RUN = Parameter(name="runId", schema=_ID, description="A run of the session. Default: the current one.")
+ONE_RUN = Parameter(name="runId", schema=_ID, description="Only the chunks of this run, from its start.")
+WAIT = Parameter(
+    name="wait",
+    schema={"type": "integer", "minimum": 0, "maximum": turn_routes.LONGEST_WAIT},
+    description="For how many seconds to wait for the end. Default: 0.",
+)
 FROM = Parameter(
     name="fromSequence", schema=_WHOLE, description="Like Last-Event-ID, for a reader that cannot set headers."
 )
@@ -163,6 +172,10 @@ OPERATIONS: tuple[Operation, ...] = (
         refusals=(*_IN_BODY, 404, 409, 429),
     ),
     Operation(
+        method="POST", path="/execute", handler=turn_routes.execute, body=ExecuteBody, answer=Started,
+        refusals=(*_IN_BODY, 404, 409, 429),
+    ),
+    Operation(
         method="POST", path="/resume", handler=executor_routes.resume, body=ResumeBody, answer=Started,
         refusals=(*_IN_BODY, 404, 409, 429),
     ),
@@ -180,7 +193,11 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         method="GET", path="/sse", handler=executor_routes.follow, answer=STREAM,
-        parameters=(SESSION, FROM, LAST_EVENT), refusals=(400, 404, 429),
+        parameters=(SESSION, ONE_RUN, FROM, LAST_EVENT), refusals=(400, 404, 429),
+    ),
+    Operation(
+        method="GET", path="/result", handler=turn_routes.result, answer=RunOutcome,
+        parameters=(SESSION, RUN, WAIT), refusals=(400, 404, 429),
     ),
     Operation(
         method="GET", path="/status", handler=executor_routes.status, answer=Status,

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlsplit
 
+from helix_agents.agent.availability import AvailabilityPredicate
 from helix_agents.agent.durations import Duration
 from helix_agents.agent.headers import Headers, check_header
 from helix_agents.agent.remote_agents import RemoteAgentTool, RemoteLimits, remote_tool
@@ -64,6 +65,7 @@ def remote_agent_tool(
     limits: RemoteLimits | None = None,
     token: str | None = None,
     headers: Headers | None = None,
+    available: AvailabilityPredicate | None = None,
 ) -> RemoteAgentTool:
     """Let an agent delegate to an agent of another service.
 
@@ -80,6 +82,7 @@ def remote_agent_tool(
         limits: Limits on what is accepted from one child.
         token: Sent as `Authorization: Bearer …`.
         headers: Sent with every request.
+        available: Decides before each model call whether the parent's model may delegate; see `tool`.
 
     Raises:
         DefinitionError: a name, an option or the input cannot be used.
@@ -101,6 +104,7 @@ def remote_agent_tool(
         timeout=timeout,
         lost_after=lost_after,
         limits=limits,
+        available=available,
     )
 
 

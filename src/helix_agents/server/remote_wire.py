@@ -148,3 +148,54 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
 @cache
 def _kinds() -> dict[str, type[msgspec.Struct]]:
     return {str(kind.__struct_config__.tag): kind for kind in get_args(StreamChunk)}
+
+
+def read_whole(value: Any, kind: Any) -> Any:
+    """A value of this type from its form on the wire, with the records inside it; additional fields of a newer server
+    are ignored.
+
+    Raises:
+        NotOursError: it is no such value.
+    """
+    try:
+        return msgspec.convert(_from_wire(value, _shape(kind)), kind)
+    except msgspec.ValidationError as problem:
+        name = getattr(kind, "__name__", kind)
+        raise NotOursError(f"it sent an invalid {name} ({str(problem)[:200]})") from None
+
+
+@cache
+def _shape(kind: Any) -> msgspec.inspect.Type:
+    return msgspec.inspect.type_info(kind)
+
+
+def _from_wire(value: Any, shape: msgspec.inspect.Type) -> Any:
+    """The value with the names of records' fields as they are in Python. Users' data stays as it is."""
+    if isinstance(value, dict):
+        given = cast("dict[str, Any]", value)
+        record = _record_in(shape, given)
+        if record is None:
+            return given
+        found = {str(record.tag_field): record.tag} if record.tag is not None else {}
+        for field in record.fields:
+            if (name := camel(field.name)) in given:
+                found[field.name] = _from_wire(given[name], field.type)
+        return found
+    if isinstance(value, list):
+        given_items = cast("list[Any]", value)
+        items = next((each.item_type for each in _options(shape) if isinstance(each, _LISTS)), None)
+        return given_items if items is None else [_from_wire(item, items) for item in given_items]
+    return value
+
+
+_LISTS = (msgspec.inspect.ListType, msgspec.inspect.VarTupleType)
+
+
+def _options(shape: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
+    return shape.types if isinstance(shape, msgspec.inspect.UnionType) else (shape,)
+
+
+def _record_in(shape: msgspec.inspect.Type, given: dict[str, Any]) -> msgspec.inspect.StructType | None:
+    """The record that an object is, if it is one: of several, the one with its tag."""
+    records = (each for each in _options(shape) if isinstance(each, msgspec.inspect.StructType))
+    return next((each for each in records if each.tag is None or given.get(str(each.tag_field)) == each.tag), None)

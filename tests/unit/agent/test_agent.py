@@ -17,9 +17,11 @@ from helix_agents.agent.context import RunContext, RunLink, ToolContext
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
+from helix_agents.agent.workspace import Workspace
 from helix_agents.domain.errors import DefinitionError, InvalidStateError, StateSchemaChangedError, ToolOutputError
 from helix_agents.domain.writes import NO_WRITES, Append, Delete, Replace, StepWrites, WriteOp, apply_writes
 from helix_agents.ports.llm import ModelSettings
+from helix_agents.workspaces.in_memory import InMemoryWorkspaces
 
 
 class Notes(BaseModel):
@@ -120,6 +122,15 @@ def test_the_output_of_a_finishing_tool_is_checked_and_read_back() -> None:
     assert writer.load_output(stored) == Report(title="Tides", body="")
 
 
+def test_a_tool_choice_names_any_tool_that_the_agent_has() -> None:
+    for choice in ("auto", "required", "none", "publish", "__finish__"):
+        settings = ModelSettings(tool_choice=choice)
+        assert dataclasses.replace(writer, settings=settings).settings.tool_choice == choice
+    of_bundle = agent(workspace=Workspace(InMemoryWorkspaces()), settings=ModelSettings(tool_choice="workspace_ls"))
+    assert of_bundle.find_tool("workspace_ls") is not None
+    assert agent(output=Report, settings=ModelSettings(tool_choice="required")).tools == ()
+
+
 def test_retries_are_the_tools_the_outputs_or_the_agents() -> None:
     given = agent(tools=[search, publish], state=Notes, retries=1, output_retries=7)
     names = ("search", "publish", "__finish__", "not_there")
@@ -163,6 +174,8 @@ def test_a_compaction_that_could_not_work_is_refused() -> None:
         ({"above_tokens": 1_000, "keep_tokens": -1}, "keep_tokens=-1 has to be a whole number of at least 0"),
         ({"above_tokens": 1_000, "keep_tokens": 1_000}, "leaves nothing to summarise above 1000"),
         ({"above_tokens": 1_000, "instructions": " "}, "instructions=' ' has to be a text"),
+        ({"above_tokens": 1_000, "settings": {}}, r"settings={} is not a ModelSettings\(…\)"),
+        ({"above_tokens": 1_000, "settings": ModelSettings(tool_choice="none")}, "the tools of this request are not"),
     ):
         with pytest.raises(DefinitionError, match=teaches):
             Compaction(**cast("Any", wrong))
@@ -393,6 +406,15 @@ class YieldingHooks(Hooks):
         ({"session_ttl": True}, "session_ttl=True is not a duration"),
         ({"session_ttl": 0}, "session_ttl=0 is not a duration"),
         ({"pending_deadline": -1}, "pending_deadline=-1 is not a duration"),
+        ({"settings": {"temperature": 1}}, r"settings={'temperature': 1} is not a ModelSettings\(…\)"),
+        ({"settings": None}, r"settings=None is not a ModelSettings\(…\)"),
+        (
+            {"settings": ModelSettings(tool_choice="find"), "tools": [publish]},
+            'tool_choice=\'find\' is not one of "auto", "required", "none", "publish"',
+        ),
+        ({"settings": ModelSettings(tool_choice="__finish__"), "tools": [publish]}, "tool_choice='__finish__' is not"),
+        ({"settings": ModelSettings(tool_choice=cast("Any", ["publish"])), "tools": [publish]}, "is not one of"),
+        ({"settings": ModelSettings(tool_choice="required")}, 'tool_choice="required" needs a tool to call'),
     ],
 )
 def test_an_agent_that_cannot_work_is_refused_with_a_reason(options: dict[str, Any], teaches: str) -> None:

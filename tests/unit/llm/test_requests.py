@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from helix_agents import Agent, Executor, tool
+from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.messages import (
     EDITED_INPUT,
     AssistantMessage,
@@ -153,6 +155,111 @@ async def test_instructions_and_tools_are_sent_and_the_choice_is_left_to_the_mod
     body = await asked(server, connect(RESPONSES), RESPONSES, tools=(SEARCH,))
     assert body["instructions"] == "Be brief."
     assert body["tool_choice"] == "auto"
+
+
+TODAY = ToolSpec(name="today", description="The date.", parameters=OBJECT)
+FINISH = ToolSpec(name=FINISH_TOOL, description="Hand over the report.", parameters=OBJECT)
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("auto", {"anthropic": {"type": "auto"}, "openai": "auto", "openai-chat": "auto", "google": "VALIDATED"}),
+        ("required", {"anthropic": {"type": "any"}, "openai": "required", "openai-chat": "required", "google": "ANY"}),
+        ("none", {"anthropic": {"type": "none"}, "openai": "none", "openai-chat": "none", "google": "NONE"}),
+        (
+            "today",
+            {
+                "anthropic": {"type": "tool", "name": "today"},
+                "openai": {"type": "function", "name": "today"},
+                "openai-chat": {"type": "function", "function": {"name": "today"}},
+                "google": ("ANY", ["today"]),
+            },
+        ),
+    ],
+)
+async def test_a_choice_of_tools_is_sent_in_the_providers_words_and_the_tools_stay(
+    choice: str, expected: dict[str, Any], wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    body = await asked(server, model, wire, tools=(SEARCH, TODAY), settings=ModelSettings(tool_choice=choice))
+    assert chosen(body) == expected[wire.model.partition(":")[0]]
+    assert tools_in(body) == ["search", "today"]
+
+
+async def test_a_model_that_may_call_no_tool_may_still_hand_in_its_output(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    settings = ModelSettings(tool_choice="none")
+    body = await asked(server, model, wire, tools=(SEARCH, TODAY, FINISH), settings=settings)
+    if wire in (RESPONSES, CHAT):
+        assert tools_in(body) == ["search", "today", FINISH_TOOL]
+        allowed = body["tool_choice"].get("allowed_tools", body["tool_choice"])
+        named = [each.get("function", each)["name"] for each in allowed["tools"]]
+        assert (allowed["mode"], named) == ("auto", [FINISH_TOOL])
+    else:
+        # These providers know no such choice, so the other tools are left out.
+        assert tools_in(body) == [FINISH_TOOL]
+        assert chosen(body) in ({"type": "auto"}, "VALIDATED")
+    body = await asked(server, model, wire, tools=(FINISH,), settings=settings)
+    assert chosen(body) in ({"type": "auto"}, "auto", "VALIDATED")
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "none"])
+async def test_a_history_with_calls_is_sent_although_no_tool_is_left(
+    choice: Any, wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    body = await asked(server, model, wire, *HISTORY, settings=ModelSettings(tool_choice=choice))
+    if wire is ANTHROPIC:
+        # It refuses calls and results in a request that declares no tool.
+        assert (tools_in(body), chosen(body)) == (["no_tool"], {"type": "none"})
+    else:
+        assert not body.get("tools")
+        assert not {"tool_choice", "toolConfig"} & {*body}
+    body = await asked(server, model, wire, settings=ModelSettings(tool_choice=choice))
+    assert not body.get("tools")
+
+
+async def test_a_choice_that_a_model_cannot_be_sent_is_refused_in_a_sentence(
+    server: ProviderServer, connect: Any
+) -> None:
+    thinking = {"anthropic_thinking": {"type": "enabled", "budget_tokens": 1024}}
+    settings = ModelSettings(tool_choice="required", provider_options=thinking)
+    with pytest.raises(ModelRefusedError, match=r"tool_choice='required' is not supported.*thinking") as refused:
+        await answer_of(connect(ANTHROPIC), question(tools=(SEARCH,), settings=settings))
+    assert not refused.value.retryable
+    assert server.requests == []
+
+
+async def test_a_run_demands_a_tool_of_its_provider_until_one_has_answered(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    @tool
+    async def today() -> str:
+        """The date."""
+        return "2026-05-01"
+
+    server.will(wire.stream(Wired(calls=[("call_a", "today", {})])), wire.stream(YES))
+    agent = Agent(name="clock", model=model, tools=[today], settings=ModelSettings(tool_choice="required"))
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        assert await (await helix.execute(agent, "Which day is it?")).output() == "yes"
+    free = await asked(server, model, wire, tools=(SEARCH,))
+    forced, unforced = (chosen(each.body) for each in server.requests[:2])
+    assert (forced != chosen(free), unforced) == (True, chosen(free))
+
+
+def chosen(body: dict[str, Any]) -> Any:
+    """What a request says about calling tools, and which ones if Google is asked."""
+    if "toolConfig" not in body:
+        return body["tool_choice"]
+    calling = body["toolConfig"]["functionCallingConfig"]
+    named = calling.get("allowedFunctionNames")
+    return calling["mode"] if named is None else (calling["mode"], named)
+
+
+def tools_in(body: dict[str, Any]) -> list[str]:
+    """The tools that a request shows, in order."""
+    shown = [each for tool in body["tools"] for each in tool.get("functionDeclarations", [tool.get("function", tool)])]
+    return [each["name"] for each in shown]
 
 
 async def test_without_instructions_none_are_sent(server: ProviderServer, connect: Any) -> None:

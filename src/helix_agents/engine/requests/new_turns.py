@@ -31,6 +31,7 @@ from helix_agents.engine.requests.start_fields import (
     state_at,
 )
 from helix_agents.engine.services import Services
+from helix_agents.engine.steps.corrections import WAKEUP
 from helix_agents.engine.steps.news import news_message
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.ports.state_store import SessionStateStore
@@ -203,7 +204,7 @@ async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> Star
     waits = standing.suspended and standing.session.status == "active"
     if standing.session.status != "completed" and not (waits and wakeup.gives_up_waiting):
         return None
-    messages = tuple(news_message(text) for text in wakeup.texts)
+    messages = tuple(news_message(text, WAKEUP) for text in wakeup.texts)
     writes = await checked_state(services, agent, standing)
     # News does not count as use of the session: it still expires when it would have.
     return await _next_turn(services, agent, standing, None, messages, writes=writes, entries=wakeup.changes)

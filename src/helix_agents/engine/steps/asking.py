@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from helix_agents.agent.availability import withheld_from
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.history import processed
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, LLMRetryEvent
@@ -36,7 +37,7 @@ from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.steps.stop_watch import undisturbed
 from helix_agents.engine.steps.streaming import ReplyStream
 from helix_agents.engine.steps.workspaces import settle_files
-from helix_agents.ports.llm import ModelRequest, ReplyDone
+from helix_agents.ports.llm import FINISH_TOOL, ModelRequest, ModelSettings, ReplyDone, ToolSpec
 
 _FAILURES = (
     ModelError,
@@ -80,6 +81,7 @@ class _Asking:
         self.step = step
         self.notes = Notes()
         self.chosen: Sequence[Message] | None = None
+        self.withheld: frozenset[str] = frozenset()
         self.look_again()
 
     def look_again(self) -> None:
@@ -131,16 +133,35 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
 async def _request(asking: _Asking, messages: Sequence[Message]) -> ModelRequest:
     scope = asking.scope
     instructions = await scope.agent.write_instructions(asking.context)
+    tools, settings = scope.agent.tool_specs, scope.agent.settings
+    if scope.agent.conditional_tools:
+        asking.withheld = await withheld_from(scope.agent.conditional_tools, asking.context)
+        tools = tuple(each for each in tools if each.name not in asking.withheld)
+    if settings.tool_choice is not None:
+        settings = _for_this_step(scope, settings, tools)
     return ModelRequest(
         agent_type=scope.agent.name,
         session_id=scope.session.session_id,
         run_id=scope.run.run_id,
         step=asking.step,
         instructions=instructions if scope.agent.skill_provider is None else with_skills(scope, instructions),
-        tools=scope.agent.tool_specs,
-        settings=scope.agent.settings,
+        tools=tools,
+        settings=settings,
         **await _chosen(asking, messages),
     )
+
+
+def _for_this_step(scope: RunScope, settings: ModelSettings, tools: Sequence[ToolSpec]) -> ModelSettings:
+    """The settings without a choice that cannot be followed, or that would make the model call tools for ever."""
+    offered = {each.name for each in tools}
+    match settings.tool_choice:
+        case None | "auto" | "none":
+            return settings
+        case "required":
+            holds = bool(offered) and (FINISH_TOOL in offered or not scope.corrections.answered)
+        case name:
+            holds = name in offered and not scope.corrections.answered
+    return settings if holds else msgspec.structs.replace(settings, tool_choice=None)
 
 
 async def _chosen(asking: _Asking, messages: Sequence[Message]) -> dict[str, Any]:
@@ -161,7 +182,7 @@ async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply
         scope.shown.was_read(tokens.prompt, asking.chosen)
     if scope.hooks.wants("after_llm_call"):
         await scope.fire(asking.context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
-    plan = await plan_reply(scope, step, reply, asking.notes)
+    plan = await plan_reply(scope, step, reply, asking.notes, asking.withheld)
     spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
     return RestingReply(
         message=msgspec.structs.replace(reply, id=scope.step_id(step), metadata=_metadata(scope, reply)),

@@ -124,7 +124,7 @@ class _Summaries:
         self._step = step
         if compaction.model is None:
             self._model: LLMAdapter = scope.model
-            settings = msgspec.structs.replace(scope.agent.settings, stop_sequences=())
+            settings = msgspec.structs.replace(scope.agent.settings, stop_sequences=(), tool_choice=None)
         else:
             self._model = scope.services.adapter_of(compaction.model)
             settings = ModelSettings()

@@ -1,4 +1,4 @@
-"""How often the model was sent back to correct itself in this turn, per tool."""
+"""How often the model was sent back to correct itself in this turn, per tool, and whether a tool has answered."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,13 @@ COMPANION_NOTICE = "companion_notice"
 LATE_ANSWER = "late_answer"
 """Marks the hidden message that tells a model of an answer that came too late."""
 
-_BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, SUMMARY, SKILLS, RECOLLECTION))
+NEWS = "news"
+"""Marks the hidden message in which a capability tells a model something before a step."""
+
+WAKEUP = "wakeup"
+"""Marks the hidden message in which a capability tells an idle session something, which begins a turn."""
+
+_BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, NEWS, SUMMARY, SKILLS, RECOLLECTION))
 
 
 class Corrections:
@@ -34,6 +40,7 @@ class Corrections:
         self._transcript = transcript
         self._by_tool: dict[str, int] = {}
         self._reminders = 0
+        self._answered = False
         self._begun_at = len(transcript)
         self._counted: int | None = None
 
@@ -42,6 +49,12 @@ class Corrections:
         """How often the model was reminded to hand in its output."""
         self._count()
         return self._reminders
+
+    @property
+    def answered(self) -> bool:
+        """Whether a call has got an answer that does not send the model back."""
+        self._count()
+        return self._answered
 
     def of(self, tool_name: str) -> int:
         """How often the model was sent back with this tool."""
@@ -52,25 +65,32 @@ class Corrections:
         if self._counted is None:
             self._counted = _turn_start(self._transcript, self._begun_at)
         for message in self._transcript[self._counted :]:
-            if isinstance(message, ToolMessage) and message.code in CORRECTABLE:
-                self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
-            elif isinstance(message, UserMessage) and _is_reminder(message):
+            if isinstance(message, ToolMessage):
+                if message.code in CORRECTABLE:
+                    self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
+                else:
+                    self._answered = True
+            elif _is_reminder(message):
                 self._reminders += 1
-            elif isinstance(message, UserMessage) and "helix" not in message.metadata:
+            elif _begins_turn(message):
                 # This message waited behind open calls, and is the turn's own message from here on.
                 self._by_tool.clear()
                 self._reminders = 0
+                self._answered = False
         self._counted = len(self._transcript)
 
 
 def _turn_start(transcript: Sequence[Message], end: int) -> int:
     """The index after the turn's own message, which is the last message before `end` that starts a turn."""
     for place in range(end, 0, -1):
-        message = transcript[place - 1]
-        if isinstance(message, UserMessage) and message.metadata.get("helix") not in _BEGIN_NO_TURN:
+        if _begins_turn(transcript[place - 1]):
             return place
     return 0
 
 
-def _is_reminder(message: UserMessage) -> bool:
-    return message.metadata.get("helix") == OUTPUT_REMINDER
+def _begins_turn(message: Message) -> bool:
+    return isinstance(message, UserMessage) and message.metadata.get("helix") not in _BEGIN_NO_TURN
+
+
+def _is_reminder(message: Message) -> bool:
+    return isinstance(message, UserMessage) and message.metadata.get("helix") == OUTPUT_REMINDER

@@ -7,11 +7,12 @@ from helix_agents.domain.entries import Change
 from helix_agents.domain.messages import UserMessage
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.steps.corrections import NEWS
 
 
-def news_message(text: str) -> UserMessage:
+def news_message(text: str, marked: str = NEWS) -> UserMessage:
     """Something a capability says, as the model sees it."""
-    return UserMessage(content=text, hidden=True, metadata={"helix": "news"})
+    return UserMessage(content=text, hidden=True, metadata={"helix": marked})
 
 
 async def tell_news(scope: RunScope, context: RunContext[Any, Any], notes: Notes) -> None:

@@ -27,7 +27,8 @@ _CUT_OFF = (
 class Plan:
     """The calls of a reply in the model's order, with what only the effect bodies need."""
 
-    def __init__(self) -> None:
+    def __init__(self, withheld: frozenset[str]) -> None:
+        self.withheld = withheld
         self.calls: list[PlannedCall] = []
         self.rejections: dict[ToolCallId, ToolMessage] = {}
         self.previews: dict[ToolCallId, JSON] = {}
@@ -45,9 +46,12 @@ class Plan:
         )
 
 
-async def plan_reply(scope: RunScope, step: int, reply: AssistantMessage, notes: Notes) -> Plan:
-    """Check every call of the reply against the agent's tools; `notes` collects what predicates and previews count."""
-    plan = Plan()
+async def plan_reply(
+    scope: RunScope, step: int, reply: AssistantMessage, notes: Notes, withheld: frozenset[str]
+) -> Plan:
+    """Check every call of the reply against the agent's tools, except those that were `withheld` from the model;
+    `notes` collects what predicates and previews count."""
+    plan = Plan(withheld)
     for call in reply.tool_calls:
         if call is reply.tool_calls[-1] and reply.stop_reason == "length" and not _is_whole(call):
             # The reply ended before the arguments did: the call would run with arguments missing.
@@ -78,9 +82,10 @@ def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:
 
 async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan, notes: Notes) -> None:
     tool = scope.agent.find_tool(call.name)
-    if tool is None:
-        known = ", ".join(sorted(each.name for each in scope.agent.all_tools)) or "none"
-        plan.reject(call, UNKNOWN_TOOL, f"There is no tool {call.name!r}. Available: {known}.")
+    if tool is None or call.name in plan.withheld:
+        wrong = f"There is no tool {call.name!r}" if tool is None else f"The tool {call.name!r} is not available now"
+        offered = sorted(each.name for each in scope.agent.all_tools if each.name not in plan.withheld)
+        plan.reject(call, UNKNOWN_TOOL, f"{wrong}. Available: {', '.join(offered) or 'none'}.")
         return
     try:
         values = tool.parse(call.arguments)

@@ -117,7 +117,7 @@ class _Lessons:
     def __init__(self, scope: RunScope, step: int, memory: AgentMemory) -> None:
         if memory.model is None:
             self.model: LLMAdapter = scope.model
-            settings = msgspec.structs.replace(scope.agent.settings, stop_sequences=())
+            settings = msgspec.structs.replace(scope.agent.settings, stop_sequences=(), tool_choice=None)
         else:
             self.model = scope.services.adapter_of(memory.model)
             settings = ModelSettings()

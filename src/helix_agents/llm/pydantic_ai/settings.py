@@ -4,11 +4,21 @@ from typing import Any, cast
 
 from pydantic_ai.messages import InstructionPart
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.settings import ModelSettings
+from pydantic_ai.settings import ModelSettings, ToolChoice, ToolOrOutput
 from pydantic_ai.tools import ToolDefinition
 
+from helix_agents.domain.messages import AssistantMessage
 from helix_agents.llm.pydantic_ai.strictness import check_strict
 from helix_agents.ports.llm import FINISH_TOOL, CacheTtl, ModelRequest, ToolSpec
+
+_NEED_A_TOOL = frozenset(("anthropic", "bedrock"))
+"""Providers that refuse a history with tool calls if the request declares no tool."""
+
+_NO_TOOL = ToolDefinition(
+    name="no_tool",
+    description="There is no tool to call at the moment.",
+    parameters_json_schema={"type": "object", "properties": {}},
+)
 
 
 def parameters_of(name: str, request: ModelRequest, model: Model[Any]) -> ModelRequestParameters:
@@ -23,7 +33,7 @@ def parameters_of(name: str, request: ModelRequest, model: Model[Any]) -> ModelR
         if made.strict:
             check_strict(name, model, tool)
     return ModelRequestParameters(
-        function_tools=tools,
+        function_tools=tools or _stand_in(request, model),
         instruction_parts=[InstructionPart(content=request.instructions)] if request.instructions else None,
     )
 
@@ -40,11 +50,33 @@ def settings_of(request: ModelRequest, model: Model[Any]) -> ModelSettings:
         "extra_headers": dict(ours.headers) or None,
     }
     settings = {name: value for name, value in settings.items() if value is not None}
+    if not request.tools:
+        # Where there is nothing to choose from, the stand-in is nothing either.
+        settings |= {"tool_choice": "none"} if _stand_in(request, model) else {}
+    elif ours.tool_choice is not None:
+        settings["tool_choice"] = _choice(ours.tool_choice, request)
     settings |= _cache_anchor(request, model)
     settings |= ours.provider_options
     # Only the engine retries: it knows the budget, honours the provider's requested wait, and can be interrupted.
     settings["max_retries"] = 0
     return cast("ModelSettings", settings)
+
+
+def _stand_in(request: ModelRequest, model: Model[Any]) -> list[ToolDefinition]:
+    """A tool that cannot be called, for a request without tools whose history has calls; empty if none is needed."""
+    if request.tools or model.canonical_system not in _NEED_A_TOOL:
+        return []
+    calls = any(isinstance(message, AssistantMessage) and message.tool_calls for message in request.messages)
+    return [_NO_TOOL] if calls else []
+
+
+def _choice(choice: str, request: ModelRequest) -> ToolChoice:
+    """Their form of a tool choice. The output is submitted by calling a tool, which `"none"` does not rule out."""
+    if choice == "none" and any(tool.name == FINISH_TOOL for tool in request.tools):
+        return ToolOrOutput(function_tools=[FINISH_TOOL])
+    if choice in ("auto", "required", "none"):
+        return choice
+    return [choice]
 
 
 def cache_ttl(request: ModelRequest, model: Model[Any]) -> CacheTtl | None:

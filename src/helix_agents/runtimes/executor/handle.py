@@ -145,20 +145,7 @@ class RunHandle(Generic[OutputT]):
         Raises:
             RunNotCompletedError: it ended in another way.
         """
-        match await self.result():
-            case Completed(output=output):
-                return output
-            case Failed(code=code, error=error):
-                raise RunNotCompletedError(self.session_id, self.run_id, code, error)
-            case Suspended(pending=calls) as waiting:
-                named = ", ".join(f"{call.tool_name} ({call.tool_call_id})" for call in calls) or "its children"
-                cure = "answer with submit_tool_result and continue with resume, or match on result()"
-                raise RunNotCompletedError(
-                    self.session_id, self.run_id, waiting.status, f"it waits for {named}; {cure}."
-                )
-            case Interrupted(status=status, reason=reason):
-                why = "it was stopped" + (f": {reason}" if reason else "")
-                raise RunNotCompletedError(self.session_id, self.run_id, status, f"{why}; resume continues it.")
+        return output_of(await self.result())
 
     async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
         """Ask the run to stop soon, keeping what it did; `resume` continues it. A run that waits is settled, after its
@@ -211,6 +198,27 @@ class RunHandle(Generic[OutputT]):
 
     async def _is_over(self) -> bool:
         return await result_of(self._services, self._agent, self.session_id, self.run_id) is not None
+
+
+def output_of(result: RunResult[OutputT]) -> OutputT:
+    """The output of a run that completed.
+
+    Raises:
+        RunNotCompletedError: it ended in another way; the message says what to do.
+    """
+    match result:
+        case Completed(output=output):
+            return output
+        case Failed(code=code, error=error):
+            problem = (code, error)
+        case Suspended(pending=calls) as waiting:
+            named = ", ".join(f"{call.tool_name} ({call.tool_call_id})" for call in calls) or "its children"
+            cure = "answer with submit_tool_result and continue with resume, or match on result()"
+            problem = (waiting.status, f"it waits for {named}; {cure}.")
+        case Interrupted(status=status, reason=reason):
+            why = "it was stopped" + (f": {reason}" if reason else "")
+            problem = (status, f"{why}; resume continues it.")
+    raise RunNotCompletedError(result.session_id, result.run_id, *problem)
 
 
 def _was_left(driver: asyncio.Task[RunEnd]) -> bool:

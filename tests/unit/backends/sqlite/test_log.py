@@ -114,7 +114,7 @@ async def test_the_log_of_a_short_life_stays_short(tmp_path: Path) -> None:
     database = await opened(tmp_path / "helix.db")
     await database.write(put_in)
     await database.write(put_in)
-    assert pages_in_log(database) < 90
+    assert pages_in_log(database) < log.FEW_PAGES
     await database.close()
 
 

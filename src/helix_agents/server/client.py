@@ -1,0 +1,288 @@
+"""A client of an agent server, with the calls of an executor."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Generic, Self, TypeAlias, cast, overload
+from urllib.parse import urlencode
+from uuid import uuid4
+
+from typing_extensions import TypeForm
+
+from helix_agents.agent.agent import Agent
+from helix_agents.agent.headers import Headers
+from helix_agents.agent.output import OutputT, OutputType
+from helix_agents.domain.errors import AgentMismatchError, RemoteRefusedError, RemoteUnavailableError, ToolOutputError
+from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId, check_id
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.paging import DEFAULT_LIMIT, Page
+from helix_agents.domain.pending import Answer, ApprovalAnswer, PendingCall, ToolAnswer
+from helix_agents.domain.records import JSON
+from helix_agents.domain.sessions import InterruptOutcome
+from helix_agents.engine.requests.going_on import ResumeMode
+from helix_agents.runtimes.executor.inputs import IfRunning, Input, messages_of
+from helix_agents.server.answers import PendingPage, RunOutcome, Started, Status, Submitted
+from helix_agents.server.client_run import ClientRun, stop
+from helix_agents.server.client_sessions import ClientSessions
+from helix_agents.server.patience import Patience
+from helix_agents.server.remote_wire import read_whole
+from helix_agents.server.server_caller import ServerCaller
+from helix_agents.server.wire import to_wire
+
+
+class ServedAgent(Generic[OutputT]):
+    """An agent of a server, for programs that do not have its definition: its name, and the type of its output.
+
+    Without `output`, the output is a text.
+    """
+
+    @overload
+    def __init__(self: "ServedAgent[str]", name: str) -> None: ...
+    @overload
+    def __init__(self, name: str, *, output: TypeForm[OutputT]) -> None: ...
+    def __init__(self, name: str, *, output: Any = None) -> None:
+        self.name = name
+        self._form = output
+        _ = self._type
+
+    def load_output(self, stored: JSON) -> OutputT:
+        """An output as the server sent it, as an object of its type.
+
+        Raises:
+            ToolOutputError: it is not of this type.
+        """
+        if self._type is not None:
+            return self._type.load(stored)
+        if isinstance(stored, str):
+            return cast("OutputT", stored)
+        raise ToolOutputError(self.name, "it is not a text; say what it is with ServedAgent(name, output=…)")
+
+    @cached_property
+    def _type(self) -> OutputType[OutputT] | None:
+        return None if self._form is None else OutputType[OutputT](self._form, f"ServedAgent {self.name!r}")
+
+
+SomeAgent: TypeAlias = Agent[Any, OutputT, Any] | ServedAgent[OutputT]
+
+
+class AgentClient:
+    """Talks to the agents of an agent server, with the calls of an executor.
+
+    Runs do not depend on the client: they continue when it leaves, and any client of the same user can follow them. A
+    request that gets no answer, because an instance restarts for example, is sent again for `patience` seconds; nothing
+    happens twice because of that.
+
+    Args:
+        url: The address of the server.
+        token: Sent as `Authorization: Bearer …`.
+        headers: Sent with every request: a dict, or an async function that returns one.
+        patience: For how many seconds to try to reach a server that does not answer.
+
+    Raises:
+        DefinitionError: the address or a header cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        headers: Headers | None = None,
+        patience: float = 60.0,
+        connect_seconds: float = 5.0,
+        answer_seconds: float = 30.0,
+        silence_seconds: float = 60.0,
+        answer_bytes: int = 64_000_000,
+        event_bytes: int = 16_000_000,
+    ) -> None:
+        self._caller = ServerCaller(
+            "AgentClient",
+            url,
+            token=token,
+            headers=headers,
+            connect_seconds=connect_seconds,
+            answer_seconds=answer_seconds,
+            silence_seconds=silence_seconds,
+            answer_bytes=answer_bytes,
+            event_bytes=event_bytes,
+        )
+        self._patience = patience
+
+    @property
+    def sessions(self) -> ClientSessions:
+        """The caller's stored conversations."""
+        return ClientSessions(self._caller, self._patience)
+
+    async def __aenter__(self) -> Self:
+        await self._caller.open_pool()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._caller.close_pool()
+
+    async def execute(
+        self,
+        agent: SomeAgent[OutputT],
+        input: Input,
+        session_id: SessionId | None = None,
+        *,
+        state: dict[str, JSON] | None = None,
+        tags: Sequence[str] = (),
+        metadata: dict[str, str] | None = None,
+        idempotency_key: str | None = None,
+        if_running: IfRunning = "reject",
+    ) -> ClientRun[OutputT]:
+        """Start a turn: in a new session, or as the next turn of an existing session.
+
+        The turn is stored when this returns. It is started once, however often the request has to be sent; with an
+        `idempotency_key` of your own, also if your program repeats the call. `state`, `tags` and `metadata` apply only
+        to a new session. If a turn is running, `if_running` decides whether the new one is refused, waits, or stops it.
+
+        Raises:
+            InvalidInputError: a message is not valid.
+            RemoteRefusedError: the server refused it; `refusal` is the code, such as `agent_already_running`.
+            RemoteUnavailableError: the server did not answer.
+        """
+        messages = messages_of(input)
+        body: dict[str, JSON] = {
+            "agentType": agent.name,
+            "message": _spoken(messages),
+            "sessionId": f"session_{uuid4().hex}" if session_id is None else check_id(session_id),
+            "idempotencyKey": idempotency_key or messages[-1].id or f"once_{uuid4().hex}",
+            "ifRunning": if_running,
+            "tags": list(tags),
+            "metadata": dict(metadata or {}),
+        }
+        if state is not None:
+            body["state"] = state
+        told = await Patience(self._patience).ask(lambda: self._caller.ask("POST", "/execute", body))
+        return self._run(agent, self._caller.read(lambda: read_whole(told, Started)))
+
+    async def resume(
+        self,
+        agent: SomeAgent[OutputT],
+        session_id: SessionId,
+        *,
+        mode: ResumeMode = "continue",
+        message: Input | None = None,
+        checkpoint_id: CheckpointId | None = None,
+    ) -> ClientRun[OutputT]:
+        """Continue what a session left open: answered calls, an interrupted turn, or an earlier checkpoint.
+
+        Raises:
+            RemoteRefusedError: there is nothing to continue, or it still waits.
+            RemoteUnavailableError: the server did not answer.
+        """
+        body: dict[str, JSON] = {"mode": mode}
+        if message is not None:
+            body["message"] = _spoken(messages_of(message))
+        if checkpoint_id is not None:
+            body["checkpointId"] = checkpoint_id
+        return await self._go_on("/resume", agent, session_id, body)
+
+    async def retry(self, agent: SomeAgent[OutputT], session_id: SessionId) -> ClientRun[OutputT]:
+        """Continue a failed turn from its last commit, with a fresh budget.
+
+        Raises:
+            RemoteRefusedError: there is nothing to retry.
+            RemoteUnavailableError: the server did not answer.
+        """
+        return await self._go_on("/retry", agent, session_id, {})
+
+    async def get_handle(
+        self, agent: SomeAgent[OutputT], session_id: SessionId, run_id: RunId | None = None
+    ) -> ClientRun[OutputT] | None:
+        """The session's current run, or the run with this id, even if it waits for its turn; None if there is none.
+
+        Raises:
+            AgentMismatchError: the session belongs to another agent.
+        """
+        query = {"sessionId": check_id(session_id), **({} if run_id is None else {"runId": run_id})}
+        try:
+            told = await self._ask("GET", f"/result?{urlencode(query)}")
+        except RemoteRefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
+        found = self._caller.read(lambda: read_whole(told, RunOutcome))
+        if found.agent_type != agent.name:
+            raise AgentMismatchError(session_id, found.agent_type, agent.name)
+        return self._run(agent, Started(session_id=session_id, stream_id=session_id, run_id=found.run_id))
+
+    async def submit_tool_result(
+        self, session_id: SessionId, tool_call_id: ToolCallId, answer: Answer, *, approval_id: str | None = None
+    ) -> Submitted:
+        """Store an answer to a waiting call; the first answer counts. This resumes nothing; `continuation` says what is
+        needed next.
+
+        Raises:
+            RemoteRefusedError: it does not fit the call, or no such call waits.
+            RemoteUnavailableError: the server did not answer.
+        """
+        body: dict[str, JSON] = {"sessionId": session_id, "toolCallId": tool_call_id}
+        match answer:
+            case ToolAnswer(result=result, error=None):
+                body |= {"kind": "client-tool-result", "result": result}
+            case ToolAnswer(error=error):
+                body |= {"kind": "client-tool-result", "error": error}
+            case ApprovalAnswer(approved=approved, reason=reason, edited_input=edited):
+                approval_id = approval_id or await self._approval_of(session_id, tool_call_id)
+                body |= {"kind": "approval-response", "approvalId": approval_id, "approved": approved}
+                body |= {} if reason is None else {"reason": reason}
+                body |= {} if edited is None else {"editedInput": edited}
+        told = await self._ask("POST", "/submit-tool-result", body)
+        return self._caller.read(lambda: read_whole(told, Submitted))
+
+    async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
+        """Ask the session's current run to stop soon, keeping what it did."""
+        return await stop(self._caller, "/interrupt", {"sessionId": session_id}, reason, Patience(self._patience))
+
+    async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
+        """Fail the session's current run for good."""
+        return await stop(self._caller, "/abort", {"sessionId": session_id}, reason, Patience(self._patience))
+
+    async def list_pending(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[PendingCall]:
+        """All calls of the caller's sessions that wait for an answer, newest first; for an operator, everybody's."""
+        told = await self._ask("GET", f"/pending?{urlencode({'offset': offset, 'limit': limit})}")
+        page = self._caller.read(lambda: read_whole(told, PendingPage))
+        return Page(items=page.items, total=page.total, offset=page.offset, limit=page.limit)
+
+    async def _go_on(
+        self, path: str, agent: SomeAgent[OutputT], session_id: SessionId, body: dict[str, JSON]
+    ) -> ClientRun[OutputT]:
+        """The run that continues a session. If the answer to the first request was lost, the second one finds that run
+        running."""
+        asked: dict[str, JSON] = {"sessionId": check_id(session_id), "agentType": agent.name, **body}
+        patience, is_repeated = Patience(self._patience), False
+        while True:
+            try:
+                told = await self._caller.ask("POST", path, asked)
+                return self._run(agent, self._caller.read(lambda told=told: read_whole(told, Started)))
+            except RemoteUnavailableError as problem:
+                await patience.wait(problem)
+                is_repeated = True
+            except RemoteRefusedError as refused:
+                if not is_repeated or refused.refusal != "agent_already_running":
+                    raise
+                running = await self.get_handle(agent, session_id)
+                if running is None:
+                    raise
+                return running
+
+    async def _approval_of(self, session_id: SessionId, tool_call_id: ToolCallId) -> str:
+        """The id of the approval that a call waits for; any, if it waits for none, which the server then says."""
+        told = await self._ask("GET", f"/status?{urlencode({'sessionId': session_id})}")
+        status = self._caller.read(lambda: read_whole(told, Status))
+        waiting = (call.approval_id for call in status.pending if call.tool_call_id == tool_call_id)
+        return next(waiting, None) or "none"
+
+    async def _ask(self, method: str, path: str, body: dict[str, JSON] | None = None) -> dict[str, Any]:
+        return await Patience(self._patience).ask(lambda: self._caller.ask(method, path, body))
+
+    def _run(self, agent: SomeAgent[OutputT], run: Started) -> ClientRun[OutputT]:
+        return ClientRun(self._caller, run.session_id, run.run_id, load=agent.load_output, patience=self._patience)
+
+
+def _spoken(messages: Sequence[UserMessage]) -> JSON:
+    """What the user says, in the form that the server takes."""
+    written = [cast("dict[str, JSON]", to_wire(message)) for message in messages]
+    return [{name: value for name, value in message.items() if name != "role"} for message in written]

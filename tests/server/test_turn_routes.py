@@ -1,0 +1,171 @@
+"""Conversations over plain HTTP: `/execute`, `/result`, and the stream of one run."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+
+from helix_agents import Agent, AgentServer, Executor, ScriptedModel
+from tests.server.agents import gate
+from tests.server.live import PATIENCE, LiveServer, agent_server, wait_until
+from tests.server.page import events
+
+
+def execute(client: httpx2.Client, session_id: str | None, order: Any, **more: Any) -> httpx2.Response:
+    return client.post("/execute", json={"agentType": "director", "sessionId": session_id, "message": order, **more})
+
+
+def result(client: httpx2.Client, session_id: str, **query: Any) -> dict[str, Any]:
+    return client.get("/result", params={"sessionId": session_id, **query}).json()
+
+
+def test_a_conversation_goes_on_turn_by_turn(ann: httpx2.Client, session_id: str) -> None:
+    first = execute(ann, session_id, "hello", state={"published": ["r-0"]}, tags=["t"]).json()
+    assert result(ann, session_id, runId=first["runId"], wait=20)["output"] == "You said: hello. And so on. "
+    second = ann.post("/execute", json={"sessionId": session_id, "message": "search"}).json()
+    told = result(ann, session_id, wait=20)
+    assert (told["runId"], told["status"], told["reason"]) == (second["runId"], "completed", "finished")
+    assert told["output"].startswith("I was told: ")
+    assert ann.get(f"/sessions/{session_id}").json()["state"] == {"published": ["r-0"]}
+    assert ann.get(f"/sessions/{session_id}/runs").json()["total"] == 2
+
+
+def test_the_same_key_again_is_the_same_run(ann: httpx2.Client, session_id: str) -> None:
+    first, again = (execute(ann, session_id, "hello", idempotencyKey="k-1").json() for _ in range(2))
+    assert again == first
+    minted, once_more = (execute(ann, None, "hello", idempotencyKey=session_id).json() for _ in range(2))
+    assert minted == once_more
+    assert minted["sessionId"] != session_id
+    assert execute(ann, None, "hello").json()["sessionId"] != minted["sessionId"]
+
+
+def test_a_message_to_a_session_at_work_is_refused_queued_or_answered_instead(
+    ann: httpx2.Client, session_id: str
+) -> None:
+    gate.shut(2)
+    first = execute(ann, session_id, "long tale").json()
+    assert result(ann, session_id)["status"] == "running"
+    refused = execute(ann, session_id, "hello")
+    assert (refused.status_code, refused.json()["code"]) == (409, "agent_already_running")
+    queued = execute(ann, session_id, "hello", ifRunning="enqueue").json()
+    assert result(ann, session_id, runId=queued["runId"])["status"] == "queued"
+    assert result(ann, session_id, runId=queued["runId"], wait=1)["status"] == "queued"
+    stopped = ann.post("/interrupt", json={"sessionId": session_id, "runId": queued["runId"]}).json()
+    assert stopped["outcome"] == "interrupt_set"
+    assert result(ann, session_id, runId=first["runId"])["status"] == "running"
+    instead = execute(ann, session_id, "hello", ifRunning="interrupt").json()
+    assert result(ann, session_id, runId=first["runId"], wait=20)["status"] == "interrupted"
+    gate.open()
+    assert result(ann, session_id, runId=instead["runId"], wait=20)["output"] == "You said: hello. And so on. "
+
+
+def test_what_a_run_came_to_is_told_however_it_ended(ann: httpx2.Client, session_id: str) -> None:
+    waits = execute(ann, session_id, "publish").json()
+    told = result(ann, session_id, wait=20)
+    assert told["status"] == "suspended_client_tool"
+    [call] = told["pending"]
+    assert (call["toolName"], call["input"]) == ("publish", {"report_id": "r-1"})
+    execute(ann, session_id, "fail")
+    failed = result(ann, session_id, wait=20)
+    assert (failed["status"], failed["code"], failed["retryable"]) == ("failed", "provider_refused", False)
+    before = result(ann, session_id, runId=waits["runId"])
+    assert (before["status"], before["pending"]) == ("suspended_client_tool", [])
+
+
+def test_only_the_run_that_is_meant_is_stopped(ann: httpx2.Client, session_id: str) -> None:
+    first = execute(ann, session_id, "hello").json()
+    result(ann, session_id, wait=20)
+    gate.shut(2)
+    second = execute(ann, session_id, "long tale").json()
+    for path in ("/interrupt", "/abort"):
+        told = ann.post(path, json={"sessionId": session_id, "runId": first["runId"]}).json()
+        assert told == {"outcome": "nothing_running"}
+        missing = ann.post(path, json={"sessionId": session_id, "runId": "no-run"})
+        assert (missing.status_code, missing.json()["code"]) == (404, "run_not_found")
+    told = ann.post("/abort", json={"sessionId": session_id, "runId": second["runId"]}).json()
+    assert told == {"outcome": "interrupt_set", "runId": second["runId"]}
+    assert result(ann, session_id, wait=20)["status"] == "failed"
+    gate.open()
+
+
+def test_the_stream_of_one_run_begins_and_ends_with_it(ann: httpx2.Client, session_id: str) -> None:
+    first = execute(ann, session_id, "hello").json()
+    result(ann, session_id, wait=20)
+    gate.shut(2)
+    execute(ann, session_id, "long tale")
+    third = execute(ann, session_id, "search", ifRunning="enqueue").json()
+    with ann.stream("GET", "/sse", params={"sessionId": session_id, "runId": third["runId"]}) as response:
+        gate.open()
+        seen = list(events(response.iter_lines()))
+    assert {event["data"]["runId"] for event in seen} == {third["runId"]}
+    assert (seen[0]["data"]["type"], seen[-1]["event"], seen[-1]["data"]["status"]) == (
+        "run_started",
+        "end",
+        "completed",
+    )
+    numbers = [int(event["id"]) for event in seen[:-1]]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    response = ann.get("/sse", params={"sessionId": session_id, "runId": first["runId"]})
+    again = list(events(response.iter_lines()))
+    assert {event["data"]["runId"] for event in again} == {first["runId"]}
+    rest = ann.get(
+        "/sse",
+        params={"sessionId": session_id, "runId": third["runId"]},
+        headers={"last-event-id": seen[3]["id"]},
+    )
+    assert list(events(rest.iter_lines())) == seen[4:]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "more", "told"),
+    [
+        ("POST", "/execute", {"message": "hello", "agentType": "nobody"}, (404, "unknown_agent")),
+        ("POST", "/execute", {"message": " "}, (400, "validation_error")),
+        ("POST", "/execute", {"message": "hello", "ifRunning": "wait"}, (400, "validation_error")),
+        ("POST", "/execute", {"message": "hello", "metadata": {"helix.x": "1"}}, (400, "validation_error")),
+        ("GET", "/result", {"wait": 61}, (400, "validation_error")),
+        ("GET", "/result", {"runId": "no-run"}, (404, "run_not_found")),
+        ("GET", "/sse", {"runId": "no-run"}, (404, "run_not_found")),
+        ("POST", "/resume", {"agentType": "helper"}, (409, "agent_mismatch")),
+        ("POST", "/retry", {"agentType": "helper"}, (409, "agent_mismatch")),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    ann: httpx2.Client, session_id: str, method: str, path: str, more: dict[str, Any], told: tuple[int, str]
+) -> None:
+    execute(ann, session_id, "hello")
+    result(ann, session_id, wait=20)
+    given: dict[str, Any] = {"json" if method == "POST" else "params": {"sessionId": session_id, **more}}
+    refused = ann.request(method, path, **given)
+    assert (refused.status_code, refused.json()["code"]) == told
+
+
+def test_nobody_speaks_in_the_session_of_another_or_hears_of_it(
+    ann: httpx2.Client, ben: httpx2.Client, session_id: str
+) -> None:
+    execute(ann, session_id, "hello")
+    assert execute(ben, session_id, "hello").status_code == 403
+    assert ben.get("/result", params={"sessionId": session_id}).status_code == 404
+
+
+def test_a_server_with_several_agents_wants_to_know_which() -> None:
+    pair = [Agent(name=name, model=ScriptedModel(["Yes."])) for name in ("one", "two")]
+    executor = Executor.open("memory://", agents=pair)
+    with LiveServer(AgentServer(executor, allow_unauthenticated=True)) as server, server.client(None) as client:
+        refused = client.post("/execute", json={"message": "hello"})
+        assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+        begun = client.post("/execute", json={"message": "hello", "agentType": "two"}).json()
+        assert result(client, begun["sessionId"], wait=20)["agentType"] == "two"
+
+
+def test_who_waits_for_a_result_does_not_hold_up_a_server_that_leaves() -> None:
+    app = agent_server()
+    with LiveServer(app) as server, server.client() as client, ThreadPoolExecutor(1) as threads:
+        gate.shut(2)
+        execute(client, "s", "long tale")
+        waiting = threads.submit(lambda: result(client, "s", wait=60))
+        wait_until(lambda: app.open_streams)
+        app.drain()
+        assert waiting.result(PATIENCE)["status"] == "running"
+        gate.open()
