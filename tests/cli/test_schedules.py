@@ -43,9 +43,20 @@ def test_what_is_due_is_started_by_the_janitor_that_knows_the_agent(office: Path
 
 
 @pytest.mark.parametrize(
+    ("every", "shown"),
+    [("90s", "90 s"), ("1s", "1 s"), ("1.5s", "1.5 s"), ("90m", "90 min"), ("36h", "36 h"), ("48h", "2 d")],
+)
+def test_an_interval_is_shown_as_it_is(office: Path, every: str, shown: str) -> None:
+    said = helix(office, "schedules", "set", "often", "clerk", "Hello", "--every", every)
+    assert said.out.startswith(f"often: every {shown}; next ")
+
+
+@pytest.mark.parametrize(
     ("options", "says"),
     [
-        ([], "it does not say when it is due; give at=…, every=… or cron=…"),
+        ([], "it does not say when it is due; give a time (at), an interval (every) or a cron expression"),
+        (["--every", "99999999999d"], "its interval is not between a second and ten years"),
+        (["--at", "9999-12-31T23:59:59-23:59"], "its time is not between the years 1970 and 3000"),
         (["--every", "soon"], "'soon' is not a length of time; say 90s, 15m, 2h or 1d."),
         (["--at", "2027-01-01T09:00"], "is not a time; say 2027-01-31T09:00+01:00"),
         (["--cron", "every day"], "'every day' is not a cron expression"),

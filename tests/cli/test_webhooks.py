@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -75,6 +76,40 @@ def test_what_is_owed_is_listed_tried_again_and_told_by_a_janitor(folder: Path, 
     assert got.get(timeout=30)["data"]["sessionId"] == "s-1"
     assert helix(folder, "webhooks", "list", "--state", "owed").out == "None.\n"
     assert helix(folder, "webhooks", "list", "--state", "delivered", "--json").json["total"] == 1
+
+
+def test_a_janitor_goes_on_with_its_rounds_while_a_webhook_does_not_answer(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/hook"
+        _leave_untold(folder, url)
+        [owed] = helix(folder, "webhooks", "list", "--json").json["items"]
+        helix(folder, "webhooks", "retry", owed["delivery_id"])
+        command = [HELIX, "janitor", "--every", "0.05", "--json", "--webhook", url]
+        sweeping = subprocess.Popen(
+            command, cwd=folder, env=environment() | SIGNED, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert sweeping.stdout is not None
+        try:
+            connection, _ = silent.accept()
+            rounds = [json.loads(sweeping.stdout.readline()) for _ in range(3)]
+            assert [each["told"] for each in rounds] == [0, 0, 0]
+            assert not _has_left(connection)
+        finally:
+            sweeping.kill()
+            sweeping.communicate()
+            connection.close()
+
+
+def _has_left(connection: socket.socket) -> bool:
+    """Whether the other side has closed the connection, behind whatever it sent."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    return True
 
 
 def test_a_server_tells_the_webhook_that_it_is_given(folder: Path, hook: tuple[str, Queue[Any]]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel
+from helix_agents.domain.commits import RunStartCommitted, StartRun
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.contracts.executor.stage import until, within
@@ -107,3 +108,26 @@ async def test_a_schedule_that_fails_keeps_no_other_waiting_and_is_tried_again(
         await within(helix.idle())
         assert sorted(each.session_id for each in (await helix.sessions.list()).items) == ["first", "second"]
         assert [swept.scheduled for swept in await asyncio.gather(helix.sweep(), helix.sweep())] == [0, 0]
+
+
+async def test_a_schedule_that_is_paused_or_deleted_while_it_waits_behind_others_starts_no_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    async with (
+        await open_backend("memory://behind-others") as parts,
+        Executor(**settings_on(parts, CLERK)) as helix,
+    ):
+        for name in ("a", "b", "c"):
+            await helix.schedules.set(name, CLERK, "Tick", at=past, session_id=f"of-{name}")
+        start_run = parts.state.start_run
+
+        async def stopped_meanwhile(start: StartRun) -> RunStartCommitted:
+            await helix.schedules.pause("b")
+            await helix.schedules.delete("c")
+            return await start_run(start)
+
+        monkeypatch.setattr(parts.state, "start_run", stopped_meanwhile)
+        assert (await helix.sweep()).scheduled == 1
+        await within(helix.idle())
+        assert [each.session_id for each in (await helix.sessions.list()).items] == ["of-a"]

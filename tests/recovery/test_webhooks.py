@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from helix_agents import Executor, Webhook
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import SessionCorruptError, StoreUnavailableError
+from helix_agents.domain.runs import RunRecord
 from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.runtimes.executor.webhook_teller import AT_ONCE
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import suspended, until, within
-from helix_agents.testing.contracts.executor.webhooks import SECRET
+from helix_agents.testing.contracts.executor.webhooks import HOUR, SECRET
 from helix_agents.testing.receiver import Receiver
 from helix_agents.testing.workers import Processes
 from tests.recovery import webhook_jobs
@@ -203,6 +206,99 @@ async def test_a_store_that_is_away_for_a_moment_makes_nothing_forgotten(
         monkeypatch.undo()
         await within(receiver.until(1))
         assert receiver.received[0].data["runId"] == waits.run_id
+
+
+async def test_a_run_that_cannot_be_told_holds_up_no_other(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    async with (
+        await open_backend("memory://cannot-be-told") as parts,
+        Executor(**_settings(parts, webhook)) as helix,
+    ):
+        owe = parts.state.owe_deliveries
+
+        async def broken(run: RunRecord, deliveries: Any) -> bool:
+            if run.session_id == "s-1":
+                raise SessionCorruptError(run.session_id, "it cannot be read")
+            return await owe(run, deliveries)
+
+        monkeypatch.setattr(parts.state, "owe_deliveries", broken)
+        for name in ("s-1", "s-2"):
+            await suspended(await helix.execute(CLERK, "Pay", name))
+        assert (await helix.sweep()).told == 1
+        assert [each.data["sessionId"] for each in receiver.received] == ["s-2"]
+        monkeypatch.undo()
+        assert (await helix.sweep()).told == 1
+
+
+async def test_a_message_that_cannot_be_made_is_tried_later_like_one_that_was_not_taken(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    async with (
+        await open_backend("memory://cannot-be-made") as parts,
+        Executor(**_settings(parts, webhook)) as helix,
+    ):
+        await suspended(await helix.execute(CLERK, "Pay", "s-1"))
+
+        async def broken(run_id: str) -> None:
+            raise SessionCorruptError("run", run_id)
+
+        monkeypatch.setattr(parts.state, "get_run", broken)
+        assert (await helix.sweep()).told == 0
+        monkeypatch.undo()
+        [owed] = (await helix.webhooks.list()).items
+        assert (owed.state, owed.attempts) == ("owed", 1)
+        assert "cannot be read" in (owed.last_error or "")
+        await helix.webhooks.retry(owed.delivery_id)
+        assert (await helix.sweep()).told == 1
+
+
+async def test_one_message_finds_out_whether_a_receiver_that_was_away_is_back(receiver: Receiver) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    port = int(receiver.url.split(":")[2].split("/")[0])
+    await receiver.stop()
+    async with Executor.open("memory://is-back", agents=[CLERK], webhooks=[webhook], janitor_seconds=None) as helix:
+        for name in SESSIONS:
+            await suspended(await helix.execute(CLERK, "Pay", name))
+        tries: list[int] = []
+        for _ in range(2):
+            await helix.sweep()
+            owed = (await helix.webhooks.list(limit=100)).items
+            tries.append(len([each for each in owed if each.attempts]))
+            for each in owed:
+                await helix.webhooks.retry(each.delivery_id)
+        assert tries == [AT_ONCE, 1]
+        await receiver.listen(port)
+        assert (await helix.sweep()).told == len(SESSIONS)
+
+
+@pytest.mark.parametrize(("status", "tries"), [(429, AT_ONCE), (503, AT_ONCE), (500, len(SESSIONS))])
+async def test_a_receiver_that_is_overloaded_is_not_sent_everything_at_once(
+    receiver: Receiver, status: int, tries: int
+) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    receiver.answer = status
+    store = f"memory://overloaded-{status}"
+    async with Executor.open(store, agents=[CLERK], webhooks=[webhook], janitor_seconds=None, grace=0) as helix:
+        for name in SESSIONS:
+            await suspended(await helix.execute(CLERK, "Pay", name))
+        await helix.sweep()
+        assert len(receiver.received) == tries
+
+
+async def test_what_was_put_off_by_a_clock_that_was_wrong_is_tried_when_it_is_set_back(receiver: Receiver) -> None:
+    webhook, clock = Webhook(receiver.url, secret=SECRET), ManualClock()
+    async with await open_backend("memory://wrong-clock", clock=clock) as parts:
+        receiver.answer = 500
+        clock.advance(365 * 24 * HOUR)
+        async with Executor(**_settings(parts, webhook, grace=0)) as helix:
+            await suspended(await helix.execute(CLERK, "Pay", "s-1"))
+            await helix.sweep()
+        clock.advance(-365 * 24 * HOUR)
+        receiver.answer = 204
+        async with Executor(**_settings(parts, webhook, janitor_seconds=0.05)):
+            first, again = await within(receiver.until(2))
+        assert first.id == again.id
 
 
 async def test_a_session_that_was_deleted_is_told_no_more(receiver: Receiver) -> None:

@@ -20,7 +20,8 @@ def check_budget(budget: Any, subject: str) -> None:
     """
     if not isinstance(budget, Budget):
         raise DefinitionError(subject, f"budget={budget!r} is not a Budget(tokens=…, cost_usd=…, model_calls=…).")
-    subject = f"The budget of {subject}"
+    # What it belongs to begins a sentence of its own elsewhere.
+    subject = f"The budget of {subject[:1].lower()}{subject[1:]}"
     if budget.tokens is None and budget.cost_usd is None and budget.model_calls is None:
         raise DefinitionError(subject, "it limits nothing; give tokens, cost_usd or model_calls.")
     for option in ("tokens", "model_calls"):

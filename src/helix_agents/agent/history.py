@@ -28,8 +28,8 @@ FORGOTTEN = "This result is no longer shown. Call the tool again if you need it.
 class ForgetToolResults:
     """Shows old tool results as a short note: `Agent(history_processors=[ForgetToolResults(keep=20)])`.
 
-    Calls, texts and the results of the latest calls stay as they are, and so do old results that are shorter than the
-    note.
+    Calls, texts and the results of the latest calls stay as they are, and so do results that the model has not read
+    yet, and old results that are shorter than the note.
 
     Args:
         keep: How many of the latest results are always shown.
@@ -59,7 +59,8 @@ class ForgetToolResults:
     def __call__(self, ctx: RunContext[Any, Any], messages: Sequence[Message]) -> Sequence[Message]:
         results = [at for at, each in enumerate(messages) if isinstance(each, ToolMessage) and self._is_meant(each)]
         older = max(0, len(results) - self.keep)
-        forgotten = results[: older - older % self.batch]
+        replied = max((at for at, each in enumerate(messages) if isinstance(each, AssistantMessage)), default=0)
+        forgotten = [at for at in results[: older - older % self.batch] if at < replied]
         if not forgotten:
             return messages
         shown = list(messages)
@@ -81,7 +82,8 @@ def _noted(result: ToolMessage) -> ToolMessage:
 class LastTurns:
     """Shows only the latest turns of a conversation: `Agent(history_processors=[LastTurns(turns=10)])`.
 
-    A turn begins with what the user says. A summary that an agent's `compaction` made stays in front of them.
+    A turn begins with what the user says, in one message or several. A summary that an agent's `compaction` made stays
+    in front of them.
 
     Raises:
         DefinitionError: `turns` is less than one.
@@ -93,11 +95,26 @@ class LastTurns:
         check_whole("LastTurns", "turns", self.turns, 1)
 
     def __call__(self, ctx: RunContext[Any, Any], messages: Sequence[Message]) -> Sequence[Message]:
-        begins = [at for at, each in enumerate(messages) if isinstance(each, UserMessage) and not each.hidden]
+        has_summary = bool(messages) and summarised_by(messages[0]) is not None
+        begins = _beginnings(messages, 1 if has_summary else 0)
         if len(begins) <= self.turns:
             return messages
-        summary = [] if summarised_by(messages[0]) is None else [messages[0]]
-        return [*summary, *messages[begins[-self.turns] :]]
+        return [*messages[: int(has_summary)], *messages[begins[-self.turns] :]]
+
+
+def _beginnings(messages: Sequence[Message], first: int) -> list[int]:
+    """Where turns begin: at each row of user messages of which one is visible; the hidden ones belong to the turn."""
+    begins: list[int] = []
+    row: int | None = None
+    for at in range(first, len(messages)):
+        message = messages[at]
+        if not isinstance(message, UserMessage):
+            row = None
+            continue
+        row = at if row is None else row
+        if not message.hidden and row not in begins[-1:]:
+            begins.append(row)
+    return begins
 
 
 def check_processors(given: Any, subject: str) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from helix_agents.cli.exit_codes import ExitCode
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span, shown_time
+from helix_agents.cli.plain import plain, plain_page, shown_json, shown_time
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import ScheduleNotFoundError
 from helix_agents.domain.schedules import Schedule
@@ -102,8 +102,16 @@ def _when(schedule: Schedule) -> str:
     if schedule.cron is not None:
         return f"{schedule.cron} {schedule.timezone}"
     if schedule.every_ms is not None:
-        return f"every {shown_span(schedule.every_ms)}"
+        return f"every {_interval(schedule.every_ms)}"
     return f"at {shown_time(schedule.at)}"
+
+
+def _interval(milliseconds: int) -> str:
+    """An interval in the largest unit that says it exactly: it is a setting, not a measurement."""
+    for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if milliseconds % length == 0:
+            return f"{milliseconds // length} {unit}"
+    return f"{milliseconds / 1000:.15g} s"
 
 
 def _next(schedule: Schedule) -> str:

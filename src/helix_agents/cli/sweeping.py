@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
+
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.cli.agent_modules import load_agents, load_deps
 from helix_agents.cli.driving import check_agents
@@ -10,8 +12,12 @@ from helix_agents.cli.output import Output
 from helix_agents.cli.plain import plain
 from helix_agents.cli.stored import open_stored
 from helix_agents.cli.warnings_shown import show_warnings
+from helix_agents.runtimes.executor.janitor import Swept
 from helix_agents.runtimes.executor.webhooks import Webhook
 from helix_agents.runtimes.in_process import Executor
+
+MOST_SECONDS_FOR_WEBHOOKS = 1.0
+"""How long a round of many waits for webhooks, so that it can say how many it told."""
 
 
 async def sweep(
@@ -39,12 +45,28 @@ async def sweep(
         resume_grace_ms=int(resume_grace * 1000),
         webhooks=webhooks,
     ) as helix:
-        while True:
-            swept = await helix.sweep()
-            output.answer(plain(swept))
-            done = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in plain(swept).items() if count)
-            output.say(done or "Nothing to do.")
-            if every is None:
-                await helix.idle()
-                return
-            await asyncio.sleep(every)
+        if every is None:
+            _report(output, await helix.sweep())
+            await helix.idle()
+        else:
+            await _sweep_forever(output, helix, every)
+
+
+async def _sweep_forever(output: Output, helix: Executor, every: float) -> None:
+    """Sweep again and again. A webhook that is slow to answer holds up no round; it is counted in a later one."""
+    telling: asyncio.Task[int] | None = None
+    while True:
+        swept = await helix.janitor.sweep()
+        telling = telling or asyncio.create_task(helix.webhooks.tell())
+        await asyncio.wait((telling,), timeout=min(every, MOST_SECONDS_FOR_WEBHOOKS))
+        if telling.done():
+            swept = msgspec.structs.replace(swept, told=telling.result())
+            telling = None
+        _report(output, swept)
+        await asyncio.sleep(every)
+
+
+def _report(output: Output, swept: Swept) -> None:
+    output.answer(plain(swept))
+    done = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in plain(swept).items() if count)
+    output.say(done or "Nothing to do.")

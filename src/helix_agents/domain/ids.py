@@ -46,12 +46,13 @@ def check_id(value: str, kind: str = "session id") -> str:
     raise InvalidIdError(kind, str(value), reason)
 
 
-def check_new_session_id(value: str) -> str:
-    """The id of a new session, if it is valid and no URL path takes it for another place.
+def check_new_session_id(value: str, kind: str = "session id") -> str:
+    """The id of a new session, or of something else with an address, if it is valid and no URL path takes it for
+    another place.
 
     Raises:
         InvalidIdError: it is not; says why.
     """
-    if check_id(value) in PATH_DOTS:
-        raise InvalidIdError("session id", value, "it has another meaning in a URL path; choose any other id")
+    if check_id(value, kind) in PATH_DOTS:
+        raise InvalidIdError(kind, value, "it has another meaning in a URL path; choose any other id")
     return value

@@ -55,7 +55,17 @@ class Schedule(Record):
 
     def key_at(self, due_at: int) -> str:
         """The key of the turn of one due time: it makes the turn start once, whichever processes try."""
-        return f"schedule:{self.schedule_id}:{due_at}"
+        return f"{self._key}{due_at}"
+
+    def is_key(self, message_id: str | None) -> bool:
+        """Whether this is the key of the turn of any due time, and with it the id of a message of that turn."""
+        if message_id is None or not message_id.startswith(self._key):
+            return False
+        return message_id.removeprefix(self._key).removeprefix("-").isdecimal()
+
+    @property
+    def _key(self) -> str:
+        return f"schedule:{self.schedule_id}:"
 
 
 DEFINITION = (

@@ -35,6 +35,9 @@ DELAYS_MS = (5_000, 30_000, 120_000, 600_000, 1_800_000, 3_600_000, 7_200_000, 1
 KEPT_MS: dict[DeliveryState, int] = {"delivered": 3_600_000, "dropped": 3_600_000, "given_up": 30 * 86_400_000}
 """How long the record of a delivery is kept after its end."""
 
+ABANDONED_MS = 60 * 86_400_000
+"""A delivery that is owed and has not been tried for so long is for a webhook that no process knows any more."""
+
 
 class Delivery(Record):
     """What one webhook has to be told about the end of one run.
@@ -59,6 +62,10 @@ class Delivery(Record):
     @property
     def is_over(self) -> bool:
         return self.state != "owed"
+
+    def is_forgotten(self, by: int) -> bool:
+        """Whether its record is no longer kept at this time."""
+        return self.next_at + (0 if self.is_over else ABANDONED_MS) <= by
 
 
 def is_untold(run: RunRecord) -> bool:

@@ -557,7 +557,8 @@ class Deliveries(Protocol):
         ...
 
     async def forget_deliveries(self, until: int) -> int:
-        """Remove deliveries that are over, and whose records are kept no longer than this time; returns how many."""
+        """Remove deliveries whose records are kept no longer than this time (`Delivery.is_forgotten`): those that are
+        over, and those that nobody will try again; returns how many."""
         ...
 
 

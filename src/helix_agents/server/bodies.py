@@ -46,7 +46,8 @@ Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=32_503_680_000_000)]
 Interval: TypeAlias = Annotated[int, msgspec.Meta(ge=60_000, le=315_360_000_000)]
 # Five fields: an expression with a sixth one can be due every second.
 _CRON_FIELD = "[0-9A-Za-z*/,#-]+"
-Cron: TypeAlias = Annotated[str, msgspec.Meta(pattern=f"^{_CRON_FIELD}( +{_CRON_FIELD}){{4}}$", max_length=200)]
+_CRON = f"^{_CRON_FIELD}( +{_CRON_FIELD}){{4}}$"
+Cron: TypeAlias = Annotated[str, msgspec.Meta(pattern=_CRON, max_length=200)]
 
 # The largest integer that JSON can carry and a store returns unchanged.
 LARGEST_INT = 2**64 - 1
@@ -360,7 +361,9 @@ def read_body(value: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as problem:
-        raise invalid(f"{problem}{_fields_to_choose_from(str(problem), kind)}") from None
+        # A regular expression would tell the caller little.
+        said = str(problem).replace(f"`str` matching regex {_CRON!r}", "five fields such as `0 7 * * 1-5`")
+        raise invalid(f"{said}{_fields_to_choose_from(said, kind)}") from None
 
 
 def _fields_to_choose_from(problem: str, kind: Any) -> str:

@@ -48,6 +48,25 @@ def test_only_results_that_are_meant_and_worth_it_are_forgotten() -> None:
     assert shown_results(ForgetToolResults(keep=0, batch=1), turns(4, result="ok")) == "xxxx"
 
 
+def test_what_the_model_has_not_read_yet_is_never_forgotten() -> None:
+    said = turns(4)
+    assert shown_results(ForgetToolResults(keep=0, batch=1), said[:-1]) == "---x"
+    calls = tuple(ToolCall(id=f"new_{number}", name="search") for number in range(4))
+    results = [ToolMessage(tool_call_id=each.id, tool_name=each.name, content=LONG) for each in calls]
+    asked: list[Message] = [*said, UserMessage(content="more"), AssistantMessage(tool_calls=calls), *results]
+    assert shown_results(ForgetToolResults(keep=1, batch=1), asked) == "----xxxx"
+
+
+def test_a_turn_may_begin_with_several_messages() -> None:
+    said = turns(2)
+    memory = UserMessage(content="Ann likes tea.", hidden=True)
+    several: list[Message] = [memory, UserMessage(content="Look at this."), UserMessage(content="What is it?")]
+    assert LastTurns(turns=1)(CTX, [*said, *several]) == several
+    assert LastTurns(turns=2)(CTX, [*said, *several]) == [*said[4:], *several]
+    summary = summary_message("In short.", Summarised(messages=4, replies=2))
+    assert LastTurns(turns=1)(CTX, [summary, *several]) == [summary, *several]
+
+
 def test_the_last_turns_are_shown_behind_a_summary() -> None:
     said = turns(3)
     assert LastTurns(turns=3)(CTX, said) == said

@@ -73,7 +73,7 @@ class InMemoryDeliveries(Handle):
 
     async def forget_deliveries(self, until: int) -> int:
         async with self._writing("forget_deliveries") as tx:
-            gone = [each for each in tx.tables.deliveries.values() if each.is_over and each.next_at <= until]
+            gone = [each for each in tx.tables.deliveries.values() if each.is_forgotten(until)]
             for each in gone:
                 tx.remove(tx.tables.deliveries, each.delivery_id)
         return len(gone)

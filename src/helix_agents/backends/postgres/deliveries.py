@@ -12,7 +12,7 @@ from helix_agents.domain.door import check_delivery
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.webhooks import Delivery, DeliveryId, DeliveryState
+from helix_agents.domain.webhooks import ABANDONED_MS, Delivery, DeliveryId, DeliveryState
 
 _LIST_UNTOLD = (
     f"SELECT {RUN_COLUMNS} FROM __agents_runs WHERE namespace = ? AND {UNTOLD} ORDER BY ended_at, run_id LIMIT ?"
@@ -42,7 +42,10 @@ _DUE = (
     "SELECT body FROM __agents_deliveries WHERE namespace = ? AND webhook = ? AND state = 'owed' AND next_at <= ?"
     " ORDER BY next_at, delivery_id LIMIT ?"
 )
-_FORGET = "DELETE FROM __agents_deliveries WHERE namespace = ? AND state <> 'owed' AND next_at <= ?"
+_FORGET = (
+    "DELETE FROM __agents_deliveries WHERE namespace = ?1 AND state <> 'owed' AND next_at <= ?2"
+    " OR namespace = ?1 AND state = 'owed' AND next_at <= ?3"
+)
 
 
 class PostgresDeliveries(Facet):
@@ -89,4 +92,4 @@ class PostgresDeliveries(Facet):
         return tuple(decode(row[0], Delivery) for row in rows)
 
     async def forget_deliveries(self, until: int) -> int:
-        return await self._db.execute(_FORGET, (self._namespace, until))
+        return await self._db.execute(_FORGET, (self._namespace, until, until - ABANDONED_MS))

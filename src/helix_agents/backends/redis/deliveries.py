@@ -14,7 +14,7 @@ from helix_agents.domain import door
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page, check_page
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.webhooks import Delivery, DeliveryId, DeliveryState, is_untold
+from helix_agents.domain.webhooks import ABANDONED_MS, Delivery, DeliveryId, DeliveryState, is_untold
 
 TAG = "deliveries/"
 """The slot of all deliveries."""
@@ -105,6 +105,11 @@ class RedisDeliveries(RedisRuns):
         self, *, states: Sequence[DeliveryState] = (), offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[Delivery]:
         check_page(offset, limit)
+        if not states:
+            count = ("ZCARD", self._delivery_keys.all)
+            page = ("ZREVRANGE", self._delivery_keys.all, offset, offset + limit - 1)
+            total, names = (await self._space.run("list_deliveries", (), (count, page), 0)).replies
+            return Page(items=tuple(await self._read_rows(names)), total=total, offset=offset, limit=limit)
         every = ("ZREVRANGE", self._delivery_keys.all, 0, -1)
         names = (await self._space.run("list_deliveries", (), (every,), 0)).replies[0]
         found = [each for each in await self._read_rows(names) if not states or each.state in states]
@@ -125,6 +130,9 @@ class RedisDeliveries(RedisRuns):
         while names := (await self._space.run("forget_deliveries", (), (over,), 0)).replies[0]:
             for name in names:
                 forgotten += await self._forget(name.decode(), until)
+        old = ("ZRANGEBYSCORE", self._delivery_keys.all, "-inf", until - ABANDONED_MS)
+        for each in await self._read_rows((await self._space.run("forget_deliveries", (), (old,), 0)).replies[0]):
+            forgotten += each.is_forgotten(until) and await self._forget(each.delivery_id, until)
         return forgotten
 
     async def _forget(self, delivery_id: DeliveryId, until: int) -> bool:
@@ -132,12 +140,14 @@ class RedisDeliveries(RedisRuns):
             keys = DeliveryKeys(tx.slot)
             known = await _load(tx, keys, delivery_id)
             stored = known.value
-            if stored is not None and (not stored.is_over or stored.next_at > until):
+            if stored is not None and not stored.is_forgotten(until):
                 return False
             tx.change(known)
             tx.do("DEL", known.key)
             tx.do("ZREM", keys.all, delivery_id)
             tx.do("ZREM", keys.over, delivery_id)
+            if stored is not None:
+                tx.do("ZREM", keys.due(stored.webhook), delivery_id)
             known.value = None
             return stored is not None
 

@@ -11,7 +11,7 @@ from helix_agents.domain.door import check_delivery
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode, encode
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.webhooks import Delivery, DeliveryId, DeliveryState
+from helix_agents.domain.webhooks import ABANDONED_MS, Delivery, DeliveryId, DeliveryState
 
 _LIST_UNTOLD = (
     f"SELECT {RUN_COLUMNS} FROM __agents_runs WHERE namespace = ? AND {UNTOLD} ORDER BY ended_at, run_id LIMIT ?"
@@ -34,7 +34,10 @@ _DUE = (
     "SELECT body FROM __agents_deliveries WHERE namespace = ? AND webhook = ? AND state = 'owed' AND next_at <= ?"
     " ORDER BY next_at, delivery_id LIMIT ?"
 )
-_FORGET = "DELETE FROM __agents_deliveries WHERE namespace = ? AND state <> 'owed' AND next_at <= ? RETURNING 1"
+_FORGET = (
+    "DELETE FROM __agents_deliveries WHERE namespace = ?1 AND state <> 'owed' AND next_at <= ?2"
+    " OR namespace = ?1 AND state = 'owed' AND next_at <= ?3 RETURNING 1"
+)
 
 
 class SQLiteDeliveries(Facet):
@@ -106,4 +109,5 @@ class SQLiteDeliveries(Facet):
         return tuple(decode(row[0], Delivery) for row in rows)
 
     async def forget_deliveries(self, until: int) -> int:
-        return len(await self._db.write(lambda connection: connection.all(_FORGET, (self._namespace, until))))
+        values = (self._namespace, until, until - ABANDONED_MS)
+        return len(await self._db.write(lambda connection: connection.all(_FORGET, values)))

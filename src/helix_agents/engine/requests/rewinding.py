@@ -1,12 +1,13 @@
 """Going back to a checkpoint and staying there: no model is asked until the session is continued."""
 
-from msgspec.structs import replace
-
 from helix_agents.domain.commits import SettleSession, StartRun
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptContext, SessionState
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.ending import end_stream
+
+REWOUND = "rewound"
+"""Why the turn of a rewind is over. Nothing was done in it, so there is nothing to tell about it."""
 
 
 async def rewind(services: Services, start: StartRun) -> SessionState:
@@ -16,9 +17,7 @@ async def rewind(services: Services, start: StartRun) -> SessionState:
         CheckpointNotFoundError: the session has no such checkpoint; nothing was written.
         ConflictError: another turn was started meanwhile; nothing was written.
     """
-    # Nothing was done in this turn, so webhooks have nothing to be told about it.
-    untold = replace(start, tell=False)
-    return await end_rewind(services, (await services.store.start_run(untold)).run)
+    return await end_rewind(services, (await services.store.start_run(start)).run)
 
 
 async def end_rewind(services: Services, run: RunRecord) -> SessionState:
@@ -30,9 +29,9 @@ async def end_rewind(services: Services, run: RunRecord) -> SessionState:
             expected=("active", "paused"),
             expected_run=run.fence,
             status="interrupted",
-            interrupt_context=InterruptContext(reason="rewound", run_id=run.run_id, at=store.now_ms()),
+            interrupt_context=InterruptContext(reason=REWOUND, run_id=run.run_id, at=store.now_ms()),
             run_status="interrupted",
-            completion_reason="rewound",
+            completion_reason=REWOUND,
         )
     )
     session = await store.load_state(run.session_id)

@@ -158,7 +158,8 @@ class ExecutorCore:
         self.schedules = Schedules(
             state, self._services.ids, know=self._know, changed=self._caretakers.schedule_runner.look
         )
-        self.webhooks = Webhooks(state, self._services.ids, changed=self._caretakers.webhook_teller.look_at_deliveries)
+        teller = self._caretakers.webhook_teller
+        self.webhooks = Webhooks(state, self._services.ids, changed=teller.look_at_deliveries, tell=teller.tell_due)
 
     @property
     def agents(self) -> AgentRegistry:
@@ -468,7 +469,7 @@ class ExecutorCore:
         try:
             swept = await self.janitor.sweep()
         finally:
-            told = await self._caretakers.webhook_teller.tell_due()
+            told = await self.webhooks.tell()
         return replace(swept, told=told)
 
     def _has_begun(self, session_id: SessionId) -> None:

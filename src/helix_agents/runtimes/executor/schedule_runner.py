@@ -20,7 +20,7 @@ from helix_agents.domain.errors import (
     SetupError,
     StoreClosedError,
 )
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.schedules import LastTime, Schedule, ScheduleId
 from helix_agents.engine.log import log_event, log_exception
@@ -86,7 +86,9 @@ class ScheduleRunner:
         started = 0
         for schedule in await self._list_due(self._services.store.now_ms()):
             try:
-                started += await self._start(schedule)
+                # Behind many others, it may have been started by another process, changed, paused or deleted.
+                if await self._services.store.find_schedule(schedule.schedule_id) == schedule:
+                    started += await self._start(schedule)
             except (StoreClosedError, ExecutorClosedError):
                 raise
             except Exception as problem:
@@ -159,12 +161,23 @@ class ScheduleRunner:
             log_event("schedule.refused", logging.WARNING, schedule_id=schedule.schedule_id, problem=str(problem))
             return LastTime(due_at=due_at, session_id=session_id, error=str(problem))
         run_id = handle.run_id
-        skips = schedule.if_busy == "skip" and handle.was_queued
-        if skips and await self._services.store.drop_queued(session_id, run_id):
+        is_left_out = handle.was_queued and await self._is_left_out(schedule, session_id, run_id)
+        if is_left_out and await self._services.store.drop_queued(session_id, run_id):
             log_event("schedule.skipped", schedule_id=schedule.schedule_id, session_id=session_id)
             return LastTime(due_at=due_at, session_id=session_id)
         log_event("schedule.started", schedule_id=schedule.schedule_id, session_id=session_id, run_id=run_id)
         return LastTime(due_at=due_at, session_id=session_id, run_id=run_id)
+
+    async def _is_left_out(self, schedule: Schedule, session_id: SessionId, run_id: RunId) -> bool:
+        """Whether a turn that would have to wait is left out: because the schedule skips busy times, or because its
+        turn of an earlier time still waits. A session that waits for a person over a weekend is not told everything
+        that was due meanwhile."""
+        if schedule.if_busy == "skip":
+            return True
+        waiting = await self._services.store.list_queued(session_id)
+        ours = [turn for turn in waiting if any(schedule.is_key(message.id) for message in turn.messages)]
+        # One that came after a stop lets the queue continue.
+        return len(ours) > 1 and all(turn.after_stop_of is None for turn in ours if turn.run_id == run_id)
 
     def _tell_once(self, schedule: Schedule, reason: str, event: str, **details: str) -> None:
         """Log once that a schedule is left, although it is looked at repeatedly."""

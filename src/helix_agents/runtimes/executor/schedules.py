@@ -8,7 +8,7 @@ from typing import cast, get_args
 
 from msgspec.structs import replace
 
-from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.budgets import check_budget
 from helix_agents.agent.durations import Duration, optional_milliseconds
 from helix_agents.domain.budgets import Budget
@@ -26,14 +26,13 @@ from helix_agents.ports.clock import IdSource
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.runtimes.executor.inputs import (
     Input,
-    check_agent,
     check_budget_of_call,
     messages_of,
     metadata_of,
     tags_of,
     user_of,
 )
-from helix_agents.runtimes.executor.timetable import check_timing, first_time, milliseconds_of
+from helix_agents.runtimes.executor.timetable import check_timing, first_time, is_out_of_reach, milliseconds_of
 
 LONGEST_ID = 200
 """A session that a schedule starts has the schedule's id followed by the time as its own id."""
@@ -196,7 +195,7 @@ def _as_set(definition: Schedule, stored: Schedule | None, now: int) -> Schedule
     if stored is None:
         return replace(definition, created_at=now, next_at=first_time(definition, now))
     if same_fields(stored, definition, DEFINITION):
-        return stored
+        return replace(stored, next_at=first_time(stored, now)) if is_out_of_reach(stored, now) else stored
     changed = replace(stored, **{name: getattr(definition, name) for name in DEFINITION})
     if same_fields(stored, definition, TIMING):
         return changed
@@ -210,12 +209,14 @@ def _paused(stored: Schedule) -> Schedule:
 def _resumed(stored: Schedule, now: int) -> Schedule:
     if not stored.paused:
         return stored
-    is_over = stored.cron is None and stored.every_ms is None and stored.last is not None
+    is_single = stored.cron is None and stored.every_ms is None
+    # What happened last may belong to a time that it had before.
+    is_over = is_single and stored.last is not None and stored.last.due_at == stored.at
     return replace(stored, paused=False, next_at=None if is_over else first_time(stored, now))
 
 
 def _checked_id(schedule_id: ScheduleId) -> ScheduleId:
-    if len(check_id(schedule_id, "schedule id")) > LONGEST_ID:
+    if len(check_new_session_id(schedule_id, "schedule id")) > LONGEST_ID:
         raise InvalidIdError("schedule id", schedule_id, f"it has more than {LONGEST_ID} characters")
     return schedule_id
 
@@ -225,15 +226,16 @@ def _name_of(agent: AnyAgent | str, budget: Budget | None) -> str:
         if budget is not None:
             check_budget(budget, "schedules.set")
         return check_id(agent, "agent name")
-    check_agent(agent)
+    if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInputError("agent", f"it is {agent!r:.80}; give the Agent itself or its name")
     check_budget_of_call(agent, budget)
     return agent.name
 
 
 def _checked_if_busy(given: IfBusy) -> IfBusy:
     if given not in get_args(IfBusy):
-        known = " or ".join(map(repr, get_args(IfBusy)))
-        raise InvalidInputError("schedule", f"if_busy={cast('object', given)!r} is neither {known}")
+        known = " nor ".join(map(repr, get_args(IfBusy)))
+        raise InvalidInputError("schedule", f"if_busy={cast('object', given)!r:.80} is neither {known}")
     return given
 
 

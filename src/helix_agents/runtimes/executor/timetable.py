@@ -8,6 +8,11 @@ from helix_agents.domain.schedules import Schedule
 
 SHORTEST_MS = 1_000
 """No schedule is due more often than this."""
+LONGEST_MS = 10 * 365 * 86_400_000
+LATEST_MS = 32_503_680_000_000
+"""The year 3000. Much later times have no date that could be shown."""
+# Clocks are corrected a little all the time.
+_DRIFT_MS = 60_000
 
 
 def check_timing(schedule: Schedule) -> None:
@@ -18,14 +23,17 @@ def check_timing(schedule: Schedule) -> None:
         MissingExtraError: cron expressions cannot be read here.
     """
     if schedule.every_ms is not None and schedule.cron is not None:
-        raise InvalidInputError("schedule", "it has both every=… and cron=…; give one of them")
+        raise InvalidInputError("schedule", "it has both an interval (every) and a cron expression; give one of them")
     if schedule.every_ms is None and schedule.cron is None and schedule.at is None:
-        raise InvalidInputError("schedule", "it does not say when it is due; give at=…, every=… or cron=…")
-    if schedule.every_ms is not None and schedule.every_ms < SHORTEST_MS:
-        raise InvalidInputError("schedule", "every=… is shorter than a second")
+        problem = "it does not say when it is due; give a time (at), an interval (every) or a cron expression"
+        raise InvalidInputError("schedule", problem)
+    if schedule.every_ms is not None and not SHORTEST_MS <= schedule.every_ms <= LONGEST_MS:
+        raise InvalidInputError("schedule", "its interval is not between a second and ten years")
+    if schedule.at is not None and not 0 <= schedule.at <= LATEST_MS:
+        raise InvalidInputError("schedule", "its time is not between the years 1970 and 3000")
     if schedule.cron is None:
         if schedule.timezone != "UTC":
-            raise InvalidInputError("schedule", "timezone=… goes with cron=…; a datetime has a timezone of its own")
+            raise InvalidInputError("schedule", "a timezone goes with a cron expression; a time (at) has its own")
         return
     _after(schedule.cron, _zone(schedule.timezone), 0)
 
@@ -59,6 +67,18 @@ def next_time(schedule: Schedule, due_at: int, now: int) -> int | None:
     return None if schedule.every_ms is None else _later(due_at + schedule.every_ms, schedule.every_ms, now)
 
 
+def is_out_of_reach(schedule: Schedule, now: int) -> bool:
+    """Whether the next time is later than it can be: it was computed while the clock was wrong, and set back since."""
+    if schedule.next_at is None:
+        return False
+    latest = schedule.next_at
+    if schedule.cron is not None:
+        latest = first_time(schedule, now + _DRIFT_MS)
+    elif schedule.every_ms is not None:
+        latest = max(now + _DRIFT_MS + schedule.every_ms, schedule.at or 0)
+    return latest is not None and schedule.next_at > latest
+
+
 def _later(at: int, every_ms: int, now: int) -> int:
     """The first of the times at, at + every, … that is later than now."""
     return at if at > now else at + ((now - at) // every_ms + 1) * every_ms
@@ -83,5 +103,6 @@ def _after(expression: str, zone: ZoneInfo, after: int) -> int | None:
     except CronSimError as problem:
         reason = f"{expression!r:.80} is not a cron expression ({str(problem).lower()}); '0 7 * * 1-5' is one"
         raise InvalidInputError("schedule", reason) from None
-    at = next(times, None)
-    return None if at is None else round(at.timestamp() * 1000)
+    # In an hour that clocks go through twice, the next time on the wall may be one of the first time through.
+    found = (round(at.timestamp() * 1000) for at in times)
+    return next((at for at in found if at > after), None)

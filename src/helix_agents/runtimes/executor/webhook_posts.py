@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from helix_agents.domain.errors import MissingExtraError
 from helix_agents.domain.webhooks import DeliveryId, signed_headers
@@ -54,17 +56,21 @@ class Posts:
         # The time by which receivers refuse old messages is the world's, not the store's.
         headers = signed_headers(webhook.keys, delivery_id, int(time.time()), body)
         headers |= {"content-type": "application/json", "user-agent": "helix-agents", "accept-encoding": "identity"}
+        answered: Answered | None = None
         try:
             # Limits the whole answer: one that trickles in keeps every single read within its own limit.
             async with asyncio.timeout(webhook.timeout_ms / 1000):
                 client = await self._opened()
                 async with client.stream("POST", webhook.url, content=body, headers=headers) as answer:
+                    # The status is the answer, even if the rest of it never comes.
+                    answered = Answered(answer.status_code, _retry_after_ms(answer.headers.get("retry-after")))
                     await _read_some(answer)
-                    return Answered(answer.status_code, _retry_after_ms(answer.headers.get("retry-after")))
         except TimeoutError:
-            return Unreachable(f"no answer within {webhook.timeout_ms / 1000:g} s")
-        except (self._httpx2.HTTPError, self._httpx2.InvalidURL, OSError) as problem:
-            return Unreachable(f"{type(problem).__name__} {problem}".strip()[:500])
+            return answered or Unreachable(f"no answer within {webhook.timeout_ms / 1000:g} s")
+        except Exception as problem:
+            # Catch everything: what the client does not foresee has to be recorded and given up like all the rest.
+            return answered or Unreachable(f"{type(problem).__name__} {problem}".strip()[:500])
+        return answered
 
     async def close(self) -> None:
         """Close all connections."""
@@ -77,8 +83,18 @@ class Posts:
             if self._client is None:
                 # Reading the certificates takes a while.
                 tls = await asyncio.to_thread(cast("Callable[[], ssl.SSLContext]", self._httpx2.create_ssl_context))
-                timeout = self._httpx2.Timeout(None, connect=CONNECT_SECONDS)
-                self._client = self._httpx2.AsyncClient(verify=tls, timeout=timeout, follow_redirects=False)
+                self._client = self._httpx2.AsyncClient(
+                    verify=tls,
+                    timeout=self._httpx2.Timeout(None, connect=CONNECT_SECONDS),
+                    # A webhook that hangs must not use up the connections of the others. And none is used again that
+                    # its receiver may be closing just then; five seconds is what most of them wait.
+                    limits=self._httpx2.Limits(
+                        max_connections=None, max_keepalive_connections=20, keepalive_expiry=3.0
+                    ),
+                    # Receivers know us by the signature; what one of them wants remembered is not sent to any.
+                    cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+                    follow_redirects=False,
+                )
             return self._client
 
 
@@ -90,6 +106,14 @@ async def _read_some(answer: "httpx2.Response") -> None:
             return
 
 
-def _retry_after_ms(text: Any) -> int:
-    """How many milliseconds the receiver asks for; it may also give a date, which is not understood here."""
-    return int(text) * 1000 if isinstance(text, str) and text.isdecimal() and len(text) < 8 else 0
+def _retry_after_ms(text: str | None) -> int:
+    """How many milliseconds the receiver asks for, as seconds or as a date; 0 if it asks for nothing that makes
+    sense."""
+    if text is None:
+        return 0
+    if text.isdecimal():
+        return int(text) * 1000 if len(text) < 8 else 0
+    try:
+        return max(0, round((parsedate_to_datetime(text).timestamp() - time.time()) * 1000))
+    except (ValueError, OverflowError):
+        return 0

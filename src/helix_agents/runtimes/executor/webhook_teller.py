@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from helix_agents.domain.errors import StoreClosedError
+from msgspec.structs import replace
+
+from helix_agents.domain.errors import HelixError, StoreClosedError
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import PendingCall, PendingFilter
 from helix_agents.domain.records import encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.webhooks import (
+    DELAYS_MS,
     Delivery,
     DeliveryState,
     claimed,
@@ -22,6 +25,7 @@ from helix_agents.domain.webhooks import (
     put_off,
 )
 from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.requests.rewinding import REWOUND
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.webhook_posts import Answered, Posts, Unreachable
 from helix_agents.runtimes.executor.webhooks import Webhook
@@ -37,11 +41,16 @@ _LEASE_MARGIN_MS = 30_000
 _FIRST_REST_SECONDS = 5.0
 _LONGEST_REST_SECONDS = 60.0
 _FORGET_EVERY_MS = 60_000
+_ANY_TIME_MS = 2**53
+# No delivery is put off for longer than this, beyond the receiver's time.
+_FARTHEST_MS = 2 * DELAYS_MS[-1]
 _GONE = 410
+# Answers by which a service, or what stands before it, asks for fewer messages.
+_TOO_MUCH = (429, 502, 503, 504)
 
 
 class Told(NamedTuple):
-    """What came of the deliveries that were due; `away` says that the webhook did not answer at all."""
+    """What came of the deliveries that were due; `away` says that the webhook did not answer, or asks for a rest."""
 
     delivered: int = 0
     away: bool = False
@@ -61,6 +70,7 @@ class WebhookTeller:
         self._posts = Posts() if webhooks else None
         self._ended = asyncio.Event()
         self._due = {webhook.name: asyncio.Event() for webhook in webhooks}
+        self._away: set[str] = set()
         self._sending: set[asyncio.Task[bool | None]] = set()
         self._leaving = False
         self._forgot_at = 0
@@ -133,7 +143,7 @@ class WebhookTeller:
         """Make deliveries of all runs whose end has to be told; returns how many runs that were."""
         store, seen = self._services.store, 0
         while runs := await store.list_untold(limit=MAX_LIMIT):
-            did = [await store.owe_deliveries(run, await self._owed(run)) for run in runs]
+            did = [await self._see_to(run) for run in runs]
             seen += sum(did)
             if any(did):
                 self.look_at_deliveries()
@@ -142,6 +152,17 @@ class WebhookTeller:
                 break
         await self._forget(store.now_ms())
         return seen
+
+    async def _see_to(self, run: RunRecord) -> bool:
+        """Make deliveries of one run; False if another process did, or if it cannot be done now."""
+        try:
+            return await self._services.store.owe_deliveries(run, await self._owed(run))
+        except HelixError as problem:
+            if problem.retryable or isinstance(problem, StoreClosedError):
+                raise
+            # What is wrong with one run does not hold up the others.
+            log_exception("webhooks.failed", problem, session_id=run.session_id, run_id=run.run_id)
+            return False
 
     async def _forget(self, now: int) -> None:
         """Remove old records, once in a while."""
@@ -153,7 +174,7 @@ class WebhookTeller:
         """What webhooks have to be told about a run that ended."""
         event = event_of(run.status)
         session = await self._services.store.find_session(run.session_id)
-        if event is None or session is None:
+        if event is None or session is None or run.completion_reason == REWOUND:
             return []
         if event == "calls.waiting":
             if not await self._waiting(run):
@@ -180,7 +201,7 @@ class WebhookTeller:
             try:
                 told = await self._deliver_due(webhook)
                 if told.away:
-                    # More tries now would only wait for the same timeout; what is due stays due.
+                    # More tries now would only meet with the same; what is due stays due.
                     await asyncio.sleep(rest)
                     rest = min(rest * 2, _LONGEST_REST_SECONDS)
                     continue
@@ -194,13 +215,20 @@ class WebhookTeller:
 
     async def _until_next(self, webhook: Webhook, longest: float) -> float:
         store = self._services.store
-        now = store.now_ms()
-        coming = await store.list_due_deliveries(webhook.name, now + round(longest * 1000), limit=1)
+        coming = await store.list_due_deliveries(webhook.name, _ANY_TIME_MS, limit=1)
+        if not coming:
+            return longest
+        [first], now = coming, store.now_ms()
+        if first.next_at > now + webhook.timeout_ms + _FARTHEST_MS:
+            # It was put off while the clock was wrong.
+            at_once = replace(first, next_at=now, revision=self._services.ids.new("revision"))
+            await store.save_delivery(at_once, replaces=first.revision)
+            return 0.0
         # What is due already was claimed by another process, or came this moment.
-        return max(0.2, (coming[0].next_at - now) / 1000) if coming else longest
+        return min(longest, max(0.2, (first.next_at - now) / 1000))
 
     async def _deliver_due(self, webhook: Webhook, *, fresh: bool = False) -> Told:
-        """Try every delivery that is due, a few at a time, until none is left or the webhook does not answer."""
+        """Try every delivery that is due, a few at a time, until none is left or the webhook is away."""
         delivered, tried = 0, set[str]()
         while True:
             store = self._services.store
@@ -208,7 +236,8 @@ class WebhookTeller:
             new = [each for each in due if each.delivery_id not in tried and not (fresh and each.attempts)]
             if not new:
                 return Told(delivered)
-            some = new[:AT_ONCE]
+            # One message finds out whether a webhook is back: more would only occupy connections and threads.
+            some = new[: 1 if webhook.name in self._away else AT_ONCE]
             tried.update(each.delivery_id for each in some)
             # A message that is on its way is waited for even if this task is cancelled, so that its end is recorded.
             trying = [asyncio.create_task(self._try(webhook, each)) for each in some]
@@ -218,10 +247,12 @@ class WebhookTeller:
             answers = await asyncio.gather(*(asyncio.shield(task) for task in trying))
             delivered += sum(answer is True for answer in answers)
             if None in answers:
+                self._away.add(webhook.name)
                 return Told(delivered, away=True)
+            self._away.discard(webhook.name)
 
     async def _try(self, webhook: Webhook, delivery: Delivery) -> bool | None:
-        """Try one delivery; True if it was delivered, None if the webhook does not answer."""
+        """Try one delivery; True if it was delivered, None if the webhook is away."""
         try:
             return await self._deliver(webhook, delivery)
         except StoreClosedError:
@@ -237,7 +268,13 @@ class WebhookTeller:
         if not await store.save_delivery(held, replaces=delivery.revision):
             # Another process has it.
             return False
-        body = await self._message(held)
+        try:
+            body = await self._message(held)
+        except HelixError as problem:
+            if problem.retryable or isinstance(problem, StoreClosedError):
+                raise
+            await self._failed(webhook, held, Unreachable(f"there is no message: {problem}"))
+            return False
         if body is None:
             await self._finish(held, "dropped", "nothing waits for it any more")
             return False
@@ -247,7 +284,7 @@ class WebhookTeller:
             await self._finish(held, "delivered", None)
             return True
         await self._failed(webhook, held, answer)
-        return None if isinstance(answer, Unreachable) else False
+        return None if isinstance(answer, Unreachable) or answer.status in _TOO_MUCH else False
 
     async def _message(self, delivery: Delivery) -> bytes | None:
         """The message, made from the run as it is now; None if there is nothing left to tell."""

@@ -1,11 +1,13 @@
 """Webhooks as operators configure them, and what is still owed to them."""
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, get_args
 
 from helix_agents.agent.durations import Duration, milliseconds
-from helix_agents.domain.errors import DefinitionError, DeliveryNotFoundError, InvalidIdError
+from helix_agents.domain.errors import DefinitionError, DeliveryNotFoundError, InvalidIdError, InvalidInputError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.urls import web_address
@@ -22,6 +24,9 @@ from helix_agents.domain.webhooks import (
 from helix_agents.ports.clock import IdSource
 from helix_agents.ports.state_store import SessionStateStore
 
+# A part of a path that is surely no token.
+_WORD = re.compile(r"[a-z][a-z._-]*|v[0-9]+")
+
 EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
 
 
@@ -34,8 +39,9 @@ class Webhook:
         secret: What messages are signed with, as Standard Webhooks defines it: `whsec_` and 24 to 64 random bytes in
             base64. Give several while you replace one: a message then has a signature for each.
         events: What is told; everything by default.
-        name: By which name the store knows what is owed to this webhook. It stays the same if the address moves. By
-            default the host and path of the address.
+        name: By which name the store knows what is owed to this webhook, and the log shows it. It stays the same if the
+            address moves. By default the host and path of the address; whatever in the path may be a token is left out,
+            with a digest in its place.
         timeout: How long the receiver may take to answer. Defaults to 15 seconds.
         give_up_after: How long a message is tried again. Defaults to 3 days.
 
@@ -78,9 +84,17 @@ def _checked_name(url: object, name: str) -> str:
             " signature that secret=… makes.",
         )
     try:
-        return check_id(name or f"{parts.netloc}{parts.path}"[:200], "webhook name")
+        return check_id(name or f"{parts.netloc}{_plain(parts.path)}"[:200], "webhook name")
     except InvalidIdError as problem:
         raise DefinitionError("Webhook", f"{problem} Give it another name=….") from None
+
+
+def _plain(path: str) -> str:
+    """A path that may be shown: names are stored and logged, and many services put a token into the path."""
+    return "/".join(
+        part if not part or _WORD.fullmatch(part) else f"~{hashlib.sha256(part.encode()).hexdigest()[:8]}"
+        for part in path.split("/")
+    )
 
 
 def _checked_events(subject: str, events: Iterable[object]) -> tuple[WebhookEvent, ...]:
@@ -131,15 +145,33 @@ class Webhooks:
     """What webhooks are owed, and what they were told. The records of finished deliveries are kept for a while: those
     that were given up for 30 days, all others for an hour."""
 
-    def __init__(self, store: SessionStateStore, ids: IdSource, *, changed: Any = lambda: None) -> None:
+    def __init__(
+        self,
+        store: SessionStateStore,
+        ids: IdSource,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        tell: Callable[[], Awaitable[int]] | None = None,
+    ) -> None:
         self._store = store
         self._ids = ids
         self._changed = changed
+        self._tell = tell
+
+    async def tell(self) -> int:
+        """Tell this process's webhooks now what they are owed, and wait for their answers; returns how many messages
+        were delivered."""
+        return 0 if self._tell is None else await self._tell()
 
     async def list(
         self, *, states: Sequence[DeliveryState] = (), offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[Delivery]:
-        """The deliveries in these states, or all, newest first."""
+        """The deliveries in these states, or all, newest first.
+
+        Raises:
+            InvalidInputError: there is no such state, or it is not a list.
+        """
+        _check_states(states)
         return await self._store.list_deliveries(states=states, offset=offset, limit=limit)
 
     async def find(self, delivery_id: DeliveryId) -> Delivery | None:
@@ -160,3 +192,9 @@ class Webhooks:
             if await self._store.save_delivery(again, replaces=stored.revision):
                 self._changed()
                 return again
+
+
+def _check_states(given: object) -> None:
+    known = get_args(DeliveryState)
+    if isinstance(given, str) or any(each not in known for each in cast("Sequence[object]", given)):
+        raise InvalidInputError("list of states", f"it is {given!r:.80}; give a list of some of {', '.join(known)}")

@@ -10,7 +10,7 @@ from helix_agents.domain.commits import SettleSession, StartRun
 from helix_agents.domain.errors import InvalidIdError, InvalidPageError
 from helix_agents.domain.runs import RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.sessions import CreateSession
-from helix_agents.domain.webhooks import Delivery
+from helix_agents.domain.webhooks import ABANDONED_MS, Delivery
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
@@ -172,6 +172,18 @@ class DeliveriesContract(StoreContract):
         assert (await store.list_deliveries()).total == 3
         with pytest.raises(InvalidPageError):
             await store.list_deliveries(offset=-1)
+
+    @proves("deliveries.found")
+    async def test_what_is_owed_to_a_webhook_that_nobody_knows_any_more_is_forgotten_after_a_long_time(
+        self, store: SessionStateStore
+    ) -> None:
+        await _owe(store, _delivery("d-old"), _delivery("d-new", next_at=11), _delivery("d-tried", next_at=11))
+        assert await store.forget_deliveries(9 + ABANDONED_MS) == 0
+        assert await store.forget_deliveries(10 + ABANDONED_MS) == 1
+        assert await store.find_delivery("d-old") is None
+        due = await store.list_due_deliveries("hook", 11)
+        assert [each.delivery_id for each in due] == ["d-new", "d-tried"]
+        assert (await store.list_deliveries()).total == 2
 
     @proves("deliveries.found")
     async def test_an_id_that_cannot_be_one_is_refused(self, store: SessionStateStore) -> None:

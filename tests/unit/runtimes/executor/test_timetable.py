@@ -7,12 +7,19 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from helix_agents.domain.errors import InvalidInputError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.schedules import Schedule
 from helix_agents.runtimes.executor.schedule_runner import session_of
-from helix_agents.runtimes.executor.timetable import check_timing, first_time, milliseconds_of, next_time
+from helix_agents.runtimes.executor.timetable import (
+    check_timing,
+    first_time,
+    is_out_of_reach,
+    milliseconds_of,
+    next_time,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -63,10 +70,37 @@ def test_a_cron_expression_follows_the_clock_on_the_wall_through_a_change_of_tim
     assert (found[1] - found[0].astimezone(UTC)) == timedelta(hours=23)
 
 
+@pytest.mark.parametrize(
+    ("expression", "following"),
+    [("30 2 * * *", (26, 1, 30)), ("15 1-3 * * *", (25, 2, 15)), ("30 * * * *", (25, 1, 30))],
+)
+def test_in_the_hour_that_clocks_go_through_twice_no_time_is_due_that_has_passed(
+    expression: str, following: tuple[int, int, int]
+) -> None:
+    twice = schedule(cron=expression, timezone="Europe/Berlin")
+    due_at, now = ms(2026, 10, 25, 0, 30), ms(2026, 10, 25, 1, 5)
+    assert first_time(twice, now) == next_time(twice, due_at, now) == ms(2026, 10, *following)
+
+
 def test_a_cron_expression_does_not_begin_before_its_first_time() -> None:
     daily = schedule(cron="0 7 * * *", at=ms(2027, 6, 1, 7))
     assert first_time(daily, ms(2027, 1, 1)) == ms(2027, 6, 1, 7)
     assert first_time(daily, ms(2027, 7, 1)) == ms(2027, 7, 1, 7)
+
+
+@given(times, intervals, times)
+def test_a_next_time_that_was_computed_by_a_right_clock_is_never_out_of_reach(at: int, every: int, now: int) -> None:
+    for timing in ({"every_ms": every}, {"every_ms": every, "at": at}, {"at": at}, {"cron": "0 7 * * 1", "at": at}):
+        stored = schedule(**timing)
+        assert not is_out_of_reach(replace(stored, next_at=first_time(stored, now)), now)
+        assert not is_out_of_reach(replace(stored, next_at=next_time(stored, min(at, now), now)), now)
+
+
+def test_a_next_time_of_a_clock_that_was_wrong_is_out_of_reach() -> None:
+    now, later = ms(2026, 1, 1), ms(2027, 1, 1)
+    for timing in ({"every_ms": 3_600_000}, {"cron": "0 7 * * *"}):
+        stored = schedule(**timing)
+        assert is_out_of_reach(replace(stored, next_at=next_time(stored, later, later)), now)
 
 
 @pytest.mark.parametrize("expression", ["", "61 * * * *", "0 7 * *", "0 7 31 2 *", "@daily"])

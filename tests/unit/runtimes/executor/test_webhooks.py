@@ -8,7 +8,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook as Verifier
 
 from helix_agents import Agent, Executor, ScriptedModel, Webhook
-from helix_agents.domain.errors import DefinitionError, MissingExtraError
+from helix_agents.domain.errors import DefinitionError, InvalidInputError, MissingExtraError
 from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.receiver import Receiver
 
@@ -32,6 +32,15 @@ def test_a_webhook_shows_no_secret_and_is_known_by_its_host_and_path() -> None:
     assert (webhook.name, webhook.give_up_ms, webhook.timeout_ms) == ("example.com/hook", 86_400_000, 15_000)
     assert SECRET not in repr(webhook)
     assert Webhook(URL, secret=SECRET, name="mine").name == "mine"
+
+
+def test_a_token_in_the_path_is_not_part_of_the_name() -> None:
+    names = [
+        Webhook(f"https://example.com/services/v2/{token}/run", secret=SECRET).name for token in ("T0KEN", "T1KEN")
+    ]
+    assert all(each.startswith("example.com/services/v2/~") and each.endswith("/run") for each in names)
+    assert names[0] != names[1]
+    assert "KEN" not in "".join(names)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +98,10 @@ async def test_a_missing_client_is_told_when_the_executor_opens(monkeypatch: pyt
     with pytest.raises(MissingExtraError, match=r"pip install 'helix-agents\[webhooks\]'"):
         async with Executor.open("memory://without", webhooks=[Webhook(URL, secret=SECRET)]):
             pass
+
+
+@pytest.mark.parametrize("states", ["given_up", ["lost"], [None]])
+async def test_deliveries_in_a_state_that_does_not_exist_are_not_just_none(states: Any) -> None:
+    async with Executor.open("memory://states") as helix:
+        with pytest.raises(InvalidInputError, match="owed, delivered, dropped, given_up"):
+            await helix.webhooks.list(states=states)

@@ -1,14 +1,15 @@
 """Scenarios of schedules: each due time starts one turn, whichever processes look, and none is started twice."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
-from helix_agents.domain.errors import InvalidInputError, ScheduleNotFoundError
+from helix_agents.domain.budgets import Budget
+from helix_agents.domain.errors import DefinitionError, InvalidIdError, InvalidInputError, ScheduleNotFoundError
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.schedules import Schedule
@@ -113,6 +114,10 @@ class SchedulingContract(ScenarioContract):
         assert (await _found(helix, "once")).next_at is None
         await helix.schedules.pause("once")
         assert (await helix.schedules.resume("once")).next_at is None
+        later = at + timedelta(days=1)
+        assert (await helix.schedules.set("once", agent, "Ping", at=later)).next_at == later.timestamp() * 1000
+        await helix.schedules.pause("once")
+        assert (await helix.schedules.resume("once")).next_at == later.timestamp() * 1000
 
     async def test_of_many_processes_one_starts_the_turn(self, open_executor: OpenExecutor, clock: ManualClock) -> None:
         async with open_executor() as one, open_executor() as two, open_executor() as three:
@@ -144,6 +149,42 @@ class SchedulingContract(ScenarioContract):
         await within(helix.idle())
         assert (await spoken(helix))[-2:] == ["user: Tock", "assistant: You said Tock"]
 
+    async def test_only_one_turn_of_a_schedule_waits_for_a_busy_session(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        agent, every = _agent(), timedelta(hours=1)
+        [waiting] = (await suspended(await helix.execute(agent, "Where?", SESSION))).pending
+        await helix.schedules.set("hourly", agent, "Tick", every=every, session_id=SESSION)
+        await helix.schedules.set("hourly:0", agent, "Tock", every=every, session_id=SESSION)
+        for _ in range(3):
+            clock.advance(HOUR)
+            await helix.sweep()
+        queued = [turn.messages[0].content for turn in await helix.sessions.queued(SESSION)]
+        assert sorted(map(str, queued)) == ["Tick", "Tock"]
+        schedule = await _found(helix)
+        assert (schedule.times, schedule.last and (schedule.last.run_id, schedule.last.error)) == (1, (None, None))
+        await helix.submit_tool_result(SESSION, waiting.tool_call_id, ToolAnswer(result="here"))
+        await completed(await helix.resume(agent, SESSION))
+        await within(helix.idle())
+        clock.advance(HOUR)
+        assert (await helix.sweep()).scheduled == 2
+        await within(helix.idle())
+        assert (await spoken(helix)).count("user: Tick") == 2
+
+    async def test_a_schedule_continues_a_session_that_was_stopped(self, helix: Executor, clock: ManualClock) -> None:
+        agent = _agent()
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        await helix.schedules.set("hourly", agent, "Tick", every=timedelta(hours=1), session_id=SESSION)
+        clock.advance(HOUR)
+        assert (await helix.sweep()).scheduled == 1
+        await helix.interrupt(SESSION)
+        await within(helix.idle())
+        assert len(await helix.sessions.queued(SESSION)) == 1
+        clock.advance(HOUR)
+        assert (await helix.sweep()).scheduled == 1
+        await within(helix.idle())
+        assert (await spoken(helix)).count("user: Tick") == 2
+
     async def test_paused_schedules_rest_until_they_are_resumed(self, helix: Executor, clock: ManualClock) -> None:
         await helix.schedules.set("hourly", _agent(), "Tick", every=timedelta(hours=1))
         assert (await helix.schedules.pause("hourly")).next_at is None
@@ -172,6 +213,20 @@ class SchedulingContract(ScenarioContract):
         assert third.next_at == clock.now_ms() + 2 * HOUR
         assert [each.schedule_id for each in (await helix.schedules.list()).items] == ["hourly"]
 
+    async def test_setting_it_again_repairs_a_next_time_that_a_wrong_clock_left(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        agent, year = _agent(), 365 * 24 * HOUR
+        await helix.schedules.set("hourly", agent, "Tick", every=timedelta(hours=1))
+        clock.advance(year)
+        assert (await helix.sweep()).scheduled == 1
+        await within(helix.idle())
+        clock.advance(HOUR // 2 - year)
+        assert (await _found(helix)).next_at == clock.now_ms() + year + HOUR // 2
+        again = await helix.schedules.set("hourly", agent, "Tick", every=timedelta(hours=1))
+        assert again.next_at == clock.now_ms() + HOUR
+        assert await helix.schedules.set("hourly", agent, "Tick", every=timedelta(hours=1)) == again
+
     async def test_a_schedule_of_an_agent_that_a_process_does_not_know_is_left_to_others(
         self, helix: Executor, open_executor: OpenExecutor, clock: ManualClock
     ) -> None:
@@ -199,14 +254,23 @@ class SchedulingContract(ScenarioContract):
         agent = _agent()
         for wrong, says in (
             ({}, "does not say when"),
-            ({"every": timedelta(hours=1), "cron": "0 7 * * *"}, "both every"),
-            ({"every": 0.5}, "shorter than a second"),
+            ({"every": timedelta(hours=1), "cron": "0 7 * * *"}, "both an interval"),
+            ({"every": 0.5}, "not between a second and ten years"),
+            ({"every": timedelta(days=400_000)}, "not between a second and ten years"),
+            ({"at": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-23)))}, "between the years 1970 and"),
+            ({"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=23)))}, "between the years 1970 and"),
             ({"cron": "at noon"}, "is not a cron expression"),
             ({"cron": "0 7 * * *", "timezone": "Europe/Atlantis"}, "there is no timezone"),
-            ({"every": 60, "timezone": "Europe/Berlin"}, "goes with cron"),
+            ({"every": 60, "timezone": "Europe/Berlin"}, "goes with a cron"),
             ({"at": datetime(2030, 1, 1)}, "has no timezone"),  # noqa: DTZ001  # what is refused
-            ({"every": 60, "if_busy": "interrupt"}, "is neither 'enqueue' or 'skip'"),
+            ({"every": 60, "if_busy": "interrupt"}, "is neither 'enqueue' nor 'skip'"),
         ):
             with pytest.raises(InvalidInputError, match=says):
                 await helix.schedules.set("wrong", agent, "Tick", **wrong)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InvalidIdError, match="it has another meaning in a URL path"):
+            await helix.schedules.set("..", agent, "Tick", every=60)
+        with pytest.raises(InvalidInputError, match="give the Agent itself or its name"):
+            await helix.schedules.set("wrong", None, "Tick", every=60)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(DefinitionError, match="The budget of a call of agent 'clerk'"):
+            await helix.schedules.set("wrong", agent, "Tick", every=60, budget=Budget(tokens=0))
         assert (await helix.schedules.list()).items == ()

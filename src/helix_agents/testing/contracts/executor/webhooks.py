@@ -270,6 +270,21 @@ class WebhooksContract(ScenarioContract):
         await telling.sweep()
         assert [(each.type, each.data["sessionId"]) for each in receiver.received] == [("turn.completed", SESSION)]
 
+    async def test_a_rewind_is_not_told_and_the_conversation_stays_told_about_after_it(
+        self, telling: Executor, receiver: Receiver, open_executor: OpenExecutor
+    ) -> None:
+        agent = _agent("One.", "Two.")
+        await completed(await telling.execute(agent, "Hi", SESSION))
+        await telling.sweep()
+        async with open_executor(agents=[agent]) as other:
+            await other.rewind(SESSION, "beginning")
+            await completed(await other.execute(agent, "Hi again", SESSION))
+        await telling.sweep()
+        assert [(each.type, each.data["turn"]) for each in receiver.received] == [
+            ("turn.completed", 1),
+            ("turn.completed", 3),
+        ]
+
     async def test_a_process_that_leaves_tells_what_it_did(
         self, open_executor: OpenExecutor, receiver: Receiver
     ) -> None:
