@@ -45,7 +45,8 @@ def test_what_is_due_is_started_by_the_janitor_that_knows_the_agent(office: Path
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ([], "it does not say when it is due; give at=…, every=… or cron=…"),
+        ([], "Say when it is due: --at, --every or --cron."),
+        (["--every", "1h", "--cron", "0 7 * * *"], "--every and --cron exclude each other"),
         (["--every", "soon"], "'soon' is not a length of time; say 90s, 15m, 2h or 1d."),
         (["--at", "2027-01-01T09:00"], "is not a time; say 2027-01-31T09:00+01:00"),
         (["--cron", "every day"], "'every day' is not a cron expression"),

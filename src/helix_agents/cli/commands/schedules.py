@@ -102,6 +102,11 @@ def set_command(
     store_url: str,
 ) -> None:
     """Create a schedule, or change the one of this id: at its times, MESSAGE is said to the agent called AGENT."""
+    if cron is None and every is None and at is None:
+        raise click.UsageError("Say when it is due: --at, --every or --cron.")
+    if cron is not None and every is not None:
+        raise click.UsageError("--every and --cron exclude each other; give one of them.")
+
     from helix_agents.cli.scheduling import set_schedule
 
     asyncio.run(

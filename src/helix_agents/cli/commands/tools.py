@@ -50,8 +50,9 @@ def _servers_in(place: str, names: tuple[str, ...]) -> "list[MCPToolServer]":
     unknown = sorted({*names} - {server.name for server in servers})
     chosen = [server for server in servers if not names or server.name in names]
     if not chosen or unknown:
-        has = ", ".join(sorted({server.name for server in servers})) or "none"
-        raise DefinitionError(f"{place!r}", f"it defines these MCP servers: {has}.")
+        has = ", ".join(sorted({server.name for server in servers}))
+        found = f"it defines these MCP servers: {has}." if has else "it defines no MCP server; write MCPToolServer(…)."
+        raise DefinitionError(f"{place!r}", found)
     for at, server in enumerate(chosen):
         if any(server.catalogue == other.catalogue for other in chosen[:at]):
             raise DefinitionError(
