@@ -25,10 +25,11 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def sync(output: Output, module: str, names: tuple[str, ...], check: bool) -> ExitCode:
-    """Ask the MCP servers that MODULE defines what they offer, and write their catalogues.
+    """Write the catalogues of the MCP servers in MODULE.
 
-    MODULE is a module or a file, as for the commands that run agents. A catalogue is a file beside it, from which
-    agents get their tools: review what has changed, and commit it like code.
+    Each server is asked what it offers. MODULE is a module or a file, as for the commands that run agents. A
+    catalogue is a file beside it, from which agents get their tools: review what has changed, and commit it like
+    code.
     """
     taken = asyncio.run(_sync(output, _servers_in(module, names), check))
     output.answer({"servers": taken})
