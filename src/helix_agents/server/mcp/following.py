@@ -166,7 +166,7 @@ class Follower:
                 if message is not None and self.place.progress_token is not None:
                     params = {
                         "progressToken": self.place.progress_token,
-                        # Chunks are numbered once and for all, so this rises, whoever counts.
+                        # Sequence numbers never change, so this only rises, on whichever instance.
                         "progress": chunk.sequence,
                         "message": message,
                     }
