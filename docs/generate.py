@@ -13,6 +13,22 @@ from typing import Any, get_args
 REFERENCE = Path(__file__).parent / "reference"
 
 
+PUBLIC_MODULES = {
+    "helix_agents.agent.context": "what the functions that you write are told about a run",
+    "helix_agents.agent.hook_events": "the events of [hooks](../concepts/hooks.md)",
+    "helix_agents.agent.remote_agents": "the limits of [remote sub-agents](../guides/delegate-to-another-service.md)",
+    "helix_agents.domain.chunks": "the [chunks](chunks.md) of a stream",
+    "helix_agents.domain.errors": "the [errors](errors.md)",
+    "helix_agents.domain.recollections": "how a model is told [memories](../guides/give-agents-memory.md)",
+    "helix_agents.domain.usage": "what was used, as [prices](../guides/limit-a-run.md#a-budget) and `usage()` have it",
+    "helix_agents.llm.pydantic_ai": "[other models](../guides/choose-a-model.md)",
+    "helix_agents.ports": "the interfaces of [a backend](../guides/write-a-backend.md) or a model adapter",
+    "helix_agents.runtimes.temporal": "the settings of [Temporal](../guides/run-on-temporal.md)",
+    "helix_agents.testing": "[tests of agents](../guides/test-an-agent.md) and the conformance suites",
+    "helix_agents.tracing": "[OpenTelemetry](../guides/trace-agents.md)",
+}
+
+
 def errors_page() -> str:
     """Every error by code, grouped by who has to act."""
     from helix_agents.domain import errors
@@ -62,13 +78,9 @@ def api_page() -> str:
     lines = [
         "# API",
         "",
-        "Everything you import from `helix_agents`. Other public modules are `helix_agents.domain.chunks` with the",
-        "[chunks](chunks.md), `helix_agents.domain.errors` with the [errors](errors.md),",
-        "`helix_agents.agent.hook_events` with the events of [hooks](../concepts/hooks.md), `helix_agents.testing` for",
-        "[tests of agents](../guides/test-an-agent.md), `helix_agents.ports` with the interfaces of",
-        "[a backend](../guides/write-a-backend.md) or a model adapter, `helix_agents.llm.pydantic_ai` for",
-        "[other models](../guides/choose-a-model.md), and `helix_agents.runtimes.temporal` with the settings of",
-        "[Temporal](../guides/run-on-temporal.md). The rest of the package is internal.",
+        "Everything you import from `helix_agents`. These modules are public as well; the rest is internal:",
+        "",
+        *(f"- `{module}`: {holds}" for module, holds in PUBLIC_MODULES.items()),
         "",
     ]
     for name in sorted(homes, key=lambda each: (each.lower(), each)):

@@ -11,8 +11,7 @@ from helix_agents import (
     SessionFilter,
     UserMessage,
 )
-from helix_agents.ports.llm import ModelRequest
-from helix_agents.testing import call
+from helix_agents.testing import ModelRequest, call
 
 
 def remember(request: ModelRequest) -> str:

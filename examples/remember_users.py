@@ -13,9 +13,7 @@ from helix_agents import (
     UserMessage,
 )
 from helix_agents.domain.recollections import is_recollection
-from helix_agents.llm.script import Step
-from helix_agents.ports.llm import ModelRequest
-from helix_agents.testing import call
+from helix_agents.testing import ModelRequest, Step, call
 
 
 def answer(request: ModelRequest) -> Step:

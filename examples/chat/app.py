@@ -14,9 +14,7 @@ from fastapi import FastAPI
 from fastapi.responses import FileResponse
 
 from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ToolMessage, UserMessage, tool
-from helix_agents.llm.scripted import Step
-from helix_agents.ports.llm import ModelRequest
-from helix_agents.testing import call, reply
+from helix_agents.testing import ModelRequest, Step, call, reply
 
 HERE = Path(__file__).parent
 

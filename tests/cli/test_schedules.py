@@ -54,9 +54,10 @@ def test_an_interval_is_shown_as_it_is(office: Path, every: str, shown: str) -> 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ([], "it does not say when it is due; give a time (at), an interval (every) or a cron expression"),
         (["--every", "99999999999d"], "its interval is not between a second and ten years"),
         (["--at", "9999-12-31T23:59:59-23:59"], "its time is not between the years 1970 and 3000"),
+        ([], "Say when it is due: --at, --every or --cron."),
+        (["--every", "1h", "--cron", "0 7 * * *"], "--every and --cron exclude each other"),
         (["--every", "soon"], "'soon' is not a length of time; say 90s, 15m, 2h or 1d."),
         (["--at", "2027-01-01T09:00"], "is not a time; say 2027-01-31T09:00+01:00"),
         (["--cron", "every day"], "'every day' is not a cron expression"),

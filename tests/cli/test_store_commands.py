@@ -76,6 +76,17 @@ def test_a_store_that_is_named_and_not_there_says_what_is_missing(tmp_path: Path
         assert (done.code, missing in done.err) == (ExitCode.SERVICE, True), done.err
 
 
+def test_a_session_that_is_not_in_the_default_store_may_be_in_another_one(office: Path) -> None:
+    where = "--store or HELIX_STORE names another store"
+    for command in (["sessions", "show", "far"], ["resume", "agents:clerk", "far"], ["interrupt", "far"]):
+        missing = helix(office, *command)
+        assert (missing.code, "There is no session 'far'." in missing.err, where in missing.err) == (1, True, True)
+        named = helix(office, *command, "--store", "sqlite:///helix.db")
+        assert (named.code, where in named.err) == (1, False)
+    assert helix(office, "interrupt", "far", "--json").json["error"]["code"] == "session_not_found"
+    assert where not in helix(office, "interrupt", "far", settings={"HELIX_STORE": "sqlite:///helix.db"}).err
+
+
 @pytest.fixture
 def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder somebody is in, deleted by somebody else."""

@@ -100,7 +100,10 @@ def test_a_catalogue_that_is_not_there_fails_the_check(place: Path) -> None:
 def test_what_cannot_be_taken_is_told(place: Path) -> None:
     (place / "empty.py").write_text("x = 1\n")
     empty = helix(place, "tools", "sync", "empty.py")
-    assert (empty.code, empty.err) == (ExitCode.SETUP, "Error: 'empty.py': it defines these MCP servers: none.\n")
+    assert (empty.code, empty.err) == (
+        ExitCode.SETUP,
+        "Error: 'empty.py': it defines no MCP server; write MCPToolServer(…).\n",
+    )
     other = helix(place, "tools", "sync", "app.py", "--server", "dogs")
     assert (other.code, other.err) == (ExitCode.SETUP, "Error: 'app.py': it defines these MCP servers: docs.\n")
     (place / "server.py").write_text("raise SystemExit('no config')")

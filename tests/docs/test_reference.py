@@ -8,7 +8,8 @@ import pytest
 
 from tests.docs.pages import DOCS, ROOT
 
-GENERATED = runpy.run_path(str(DOCS / "generate.py"))["PAGES"]
+GENERATOR = runpy.run_path(str(DOCS / "generate.py"))
+GENERATED = GENERATOR["PAGES"]
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -35,3 +36,17 @@ def test_every_variable_of_the_environment_is_on_the_page_of_configuration() -> 
     read = set(re.findall(r"\bHELIX_[A-Z_]+\b", source)) - {"HELIX_COMPLETE"}
     page = (DOCS / "reference" / "configuration.md").read_text(encoding="utf-8")
     assert sorted(name for name in read if f"`{name}`" not in page) == []
+
+
+def test_pages_and_examples_import_only_what_is_public() -> None:
+    public = tuple(GENERATOR["PUBLIC_MODULES"])
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md"), *Path(ROOT, "examples").rglob("*.py")]
+    internal = {
+        f"{page.relative_to(ROOT)}: {module}"
+        for page in pages
+        for module in re.findall(
+            r"^ *from (helix_agents\.[\w.]+) import", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        if module not in public and not module.startswith(tuple(f"{each}." for each in public))
+    }
+    assert sorted(internal) == []

@@ -13,12 +13,13 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human
+from helix_agents.agent.tools import tool
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.errors import StateSchemaChangedError
 from helix_agents.domain.sessions import BranchPoint, CreateSession, InterruptSet
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.state_store import StoreLimits
-from helix_agents.runtimes.executor import models
+from helix_agents.runtimes.executor import closing, models
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.clock import ManualClock
@@ -58,6 +59,48 @@ class InProcess(ExecutorContract):
                     yield executor
 
         return open_executor
+
+    @pytest.mark.parametrize("held", [True, False], ids=["a step is running", "no step is running"])
+    async def test_a_process_that_waits_for_a_running_step_when_it_leaves_says_so(
+        self,
+        open_executor: OpenExecutor,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        held: bool,
+    ) -> None:
+        monkeypatch.setattr(closing, "UNNOTICED_SECONDS", 0.0)
+        working, done = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            working.set()
+            await done.wait()
+            return "worked"
+
+        class Told(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if getattr(record, "event", None) == "executor.leaving":
+                    done.set()
+
+        agent = Agent(name="worker", model=ScriptedModel([call("work"), "Done."]), tools=[work])
+
+        async def work_and_leave() -> None:
+            async with open_executor(grace=60.0) as helix:
+                run = await helix.execute(agent, "Work", SESSION)
+                await working.wait()
+                if not held:
+                    done.set()
+                    await completed(run)
+
+        told = Told()
+        logging.getLogger("helix_agents").addHandler(told)
+        try:
+            # While it is held, the step ends only because the process said what it waits for.
+            await within(work_and_leave())
+        finally:
+            logging.getLogger("helix_agents").removeHandler(told)
+        assert ("waiting up to 60 s for running steps; a second Ctrl-C leaves at once" in caplog.text) is held
 
     @pytest.mark.parametrize("moments", range(4))
     async def test_an_executor_that_leaves_right_after_it_stopped_a_session_that_waits_is_not_held_up(

@@ -38,6 +38,17 @@ def test_a_new_session_answers_in_one_message(page: Page) -> None:
     assert page.snapshot()["messages"] == page.messages
 
 
+def test_a_new_session_without_an_agent_is_told_the_agents_that_there_are() -> None:
+    agents = [Agent(name=name, model=ScriptedModel(["Hello."])) for name in ("tracker", "support")]
+    server = AgentServer(Executor.open("memory://", agents=agents), authenticate=bearer_tokens(TOKENS))
+    said = {"id": "m-1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}
+    with LiveServer(server) as live, live.client() as client:
+        refused = client.post("/chat", json={"id": "s-1", "messages": [said]})
+        assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+        assert refused.json()["detail"].endswith(": support, tracker.")
+        assert client.post("/chat", params={"agent": "support"}, json={"id": "s-1", "messages": [said]}).is_success
+
+
 def test_a_session_goes_on_and_keeps_its_ids(page: Page) -> None:
     page.say("one").say("two")
     assert [message["role"] for message in page.messages] == ["user", "assistant", "user", "assistant"]

@@ -170,10 +170,13 @@ def _check_encoding(arguments: Sequence[str]) -> None:
 
 
 def _explain(error: Exception, output: Output) -> int:
-    from helix_agents.domain.errors import HelixError
+    from helix_agents.domain.errors import HelixError, SessionNotFoundError
 
     if isinstance(error, HelixError):
         output.fail(error)
+        if isinstance(error, SessionNotFoundError) and not output.store_was_named:
+            # The likeliest reason: the session is in a store that this shell did not name.
+            output.note("This looked in helix.db in this directory; --store or HELIX_STORE names another store.")
         return exit_code_for(error)
     if os.environ.get("HELIX_DEBUG"):
         raise error

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from helix_agents.cli.output import Output
 
@@ -47,6 +48,12 @@ def seconds_option(name: str, default: float, text: str, *, above_zero: bool = F
 
 def store_option(command: Command) -> Command:
     """Add `--store URL`, which falls back to HELIX_STORE and then to an embedded store in this directory."""
+
+    def remember(context: click.Context, parameter: click.Parameter, url: str) -> str:
+        source = context.get_parameter_source(parameter.name or "")
+        context.ensure_object(Output).store_was_named = source is not ParameterSource.DEFAULT
+        return url
+
     return click.option(
         "--store",
         "store_url",
@@ -55,6 +62,7 @@ def store_option(command: Command) -> Command:
         default=DEFAULT_STORE,
         show_default=True,
         show_envvar=True,
+        callback=remember,
         help="The store to use.",
     )(command)
 

@@ -25,6 +25,7 @@ class Output:
     """The output of one command. With `--json`, standard output carries exactly one JSON document and nothing else."""
 
     as_json: bool = False
+    store_was_named: bool = True
     _stdout: TextIO | None = None
 
     def spell_out(self) -> None:

@@ -74,7 +74,7 @@ def shown_cost(source: SourceTotal) -> str:
 
 
 def shown_dollars(cost: float) -> str:
-    """Whole cents, and of what is less than one as much as says something."""
+    """An amount in whole cents; less than a cent with two significant digits."""
     decimals = 2 if not cost or cost >= 0.01 else 1 - floor(log10(cost))
     return f"${cost:,.{decimals}f}"
 

@@ -40,6 +40,11 @@ class UserMessage(Record, tag_field="role", tag="user"):
     id: str | None = None
     metadata: dict[str, JSON] = {}
 
+    @property
+    def role(self) -> Literal["user"]:
+        """Who says it, as in its JSON."""
+        return "user"
+
 
 def is_blank(content: str | tuple[Part, ...]) -> bool:
     """Whether a message is empty: it has neither text nor a file."""
@@ -131,6 +136,11 @@ def in_spoken_order(reply: AssistantMessage) -> Iterator[Thinking | str | Provid
         yield call
         call = next(calls)
 
+    @property
+    def role(self) -> Literal["assistant"]:
+        """Who says it, as in its JSON."""
+        return "assistant"
+
 
 EDITED_INPUT = "edited_input"
 """Metadata key of a tool message: the input that a person gave in place of the model's."""
@@ -155,6 +165,11 @@ class ToolMessage(Record, tag_field="role", tag="tool"):
     code: str | None = None
     id: str | None = None
     metadata: dict[str, JSON] = {}
+
+    @property
+    def role(self) -> Literal["tool"]:
+        """Who says it, as in its JSON."""
+        return "tool"
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage

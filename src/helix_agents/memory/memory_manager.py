@@ -254,15 +254,15 @@ class MemoryManager:
         after: tuple[EntityId, MemoryId] | None = None,
         at_most: int | None = None,
     ) -> ProcessedMemories:
-        """Embed what this embedder has not read yet: memories whose process died, those saved while the embedder was
-        down, and, unless `only_pending`, those that another embedder has read. Many processes may do so at once. With
+        """Embed the memories that this embedder has not embedded yet: because their process died, because the embedder
+        was down, or, unless `only_pending`, because another embedder did it. Many processes may do this at once. With
         `at_most`, about that many are processed, starting after `after`.
 
         Raises:
             DefinitionError: there is no embedder.
         """
         if self.embedder is None:
-            raise DefinitionError("MemoryManager", "it has no embedder to do that with; give it embedder=….")
+            raise DefinitionError("MemoryManager", "it has no embedder; give it embedder=….")
         before = self.store.now_ms() - older_than_ms if older_than_ms else None
         other = None if only_pending else self.embedder.name
         embedded = left = 0
@@ -340,7 +340,7 @@ class MemoryManager:
         try:
             [vector] = await self._embed([question], "query")
         except Exception as problem:
-            # Words find it all the same.
+            # The search by words does not need the embedder.
             log_exception("memory.embedder_failed", problem, embedder=self.embedder.name)
             return ()
         return await self.store.search_meaning(entity, vector, self.embedder.name, sources=sources, limit=limit)

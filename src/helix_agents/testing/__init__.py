@@ -4,15 +4,18 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from helix_agents.llm.scripted import RoutingScriptedModel, ScriptedModel, call, finish, provider_call, reply
+from helix_agents.llm.scripted import RoutingScriptedModel, ScriptedModel, Step, call, finish, provider_call, reply
+from helix_agents.ports.llm import ModelRequest
 
 if TYPE_CHECKING:
     from helix_agents.testing.postgres_service import PostgresService, postgres_schemas, postgres_service, postgres_url
 
 __all__ = [
+    "ModelRequest",
     "PostgresService",
     "RoutingScriptedModel",
     "ScriptedModel",
+    "Step",
     "call",
     "finish",
     "postgres_schemas",

@@ -96,7 +96,7 @@ class FolderSnapshots:
 
 
 class _Keeping:
-    """Collects what is in a folder, content by content, as long as it is not too much."""
+    """Copies the contents of a folder into the snapshots, each content once, up to a limit of bytes."""
 
     def __init__(self, workspace: str, objects: int, aside: int, most_bytes: int) -> None:
         self._workspace = workspace

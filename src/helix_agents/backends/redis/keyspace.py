@@ -365,7 +365,7 @@ class Keyspace:
         return decode(found.entries[0][1], kind) if found.entries else None
 
     async def doubt(self, origins: Sequence[tuple[str, ...]]) -> None:
-        """Make the index check again what it told of things that do not exist.
+        """Make the index check again entries that point to things that do not exist.
 
         Its node may have lost the news, as happens when one node takes over from another. For a thing that was only
         just deleted, the check changes nothing.

@@ -20,7 +20,10 @@ def command() -> None:
 @state_options
 @click.pass_obj
 def verify(output: Output, **options: Any) -> int:
-    """Find edited, deleted and reordered rows and a cut-off end; names the first bad row."""
+    """Find rows that were edited, deleted or moved.
+
+    A cut-off end is found as well. The first bad row is named.
+    """
     answer = asyncio.run(_audit(options, "verify"))
     show(output, answer)
     return ExitCode.OK if answer["intact"] else ExitCode.FAILED
@@ -30,7 +33,10 @@ def verify(output: Output, **options: Any) -> int:
 @state_options
 @click.pass_obj
 def checkpoint(output: Output, **options: Any) -> None:
-    """Sign the current end of the log; keep the file of checkpoints where the store's owner cannot change it."""
+    """Sign the current end of the log.
+
+    Keep the file of checkpoints where the store's owner cannot change it.
+    """
     show(output, asyncio.run(_audit(options, "checkpoint")))
 
 

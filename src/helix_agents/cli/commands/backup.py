@@ -25,7 +25,10 @@ for _capability in CATALOGUE.values():
 @state_options
 @click.pass_obj
 def import_(output: Output, file: Path, foreign: bool, **options: Any) -> None:
-    """Verify a backup that was exported elsewhere and list it, so that it can be restored by its id."""
+    """Verify and list a backup that was exported elsewhere.
+
+    It can then be restored by its id.
+    """
     given = passphrase() if foreign else None
     show(output, asyncio.run(_import(options, file, given)))
 
@@ -42,10 +45,11 @@ async def _import(options: dict[str, Any], file: Path, given: str | None) -> dic
 @state_options
 @click.pass_obj
 def leftovers(output: Output, delete: bool, **options: Any) -> None:
-    """Find files left by a process that died while it made or retired a backup or a snapshot.
+    """Find files that a process left behind when it died.
 
-    The store knows no backup by them, and none of them is younger than a day. If one is needed after all, for example
-    because the store was replaced by an older copy, import lists it again.
+    It died while it made or retired a backup or a snapshot. The store knows no backup by them, and none of them is
+    younger than a day. If one is needed after all, for example because the store was replaced by an older copy,
+    import lists it again.
     """
     show(output, asyncio.run(_leftovers(options, delete=delete)))
 

@@ -31,6 +31,8 @@ def command(
     You are asked about calls that need a person as they come up. /help lists the commands. Ctrl-C interrupts the agent
     and keeps what it did; Ctrl-D leaves. Whatever happens to the terminal, the session is in the store: continue it
     with the same command and --session.
+
+    MODULE:AGENTS is the place that defines the agent: `app.py`, `app.py:agents` or `app:agents`.
     """
     from helix_agents.cli.chatting import chat
     from helix_agents.cli.driving import Workplace

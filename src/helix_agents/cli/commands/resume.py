@@ -45,6 +45,8 @@ def command(
 
     Answers that were given are used, and an interrupted turn continues. Exit code 6 means that a call has to be
     answered first.
+
+    MODULE:AGENTS is the place that defines the agent: `app.py`, `app.py:agents` or `app:agents`.
     """
     from helix_agents.cli.agent_modules import agent_of_session, load_agents
     from helix_agents.cli.driving import Begun, Workplace, check_agent, drive, find_model

@@ -34,6 +34,8 @@ def command(
     """Try a failed run again from its last commit.
 
     The retry has a fresh budget of steps. What was already committed is not done again.
+
+    MODULE:AGENTS is the place that defines the agent: `app.py`, `app.py:agents` or `app:agents`.
     """
     from helix_agents.cli.agent_modules import agent_of_session, load_agents
     from helix_agents.cli.driving import Begun, Workplace, check_agent, drive, find_model

@@ -47,8 +47,8 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="How many.")
-@click.option("--offset", type=click.IntRange(0), default=0, help="How many to leave out.")
+@click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="How many to show.")
+@click.option("--offset", type=click.IntRange(0), default=0, help="How many to skip.")
 @store_option
 @json_option
 @click.pass_obj
@@ -77,12 +77,12 @@ def show_command(output: Output, schedule_id: str, store_url: str) -> None:
 @click.argument("message", metavar="MESSAGE")
 @click.option("--cron", metavar="EXPRESSION", help="Due by a cron expression, such as '0 7 * * 1-5'.")
 @click.option("--timezone", metavar="NAME", default="UTC", show_default=True, help="The timezone of --cron.")
-@click.option("--every", callback=_read_span, metavar="SPAN", help="Due every so often, such as 15m or 1d.")
+@click.option("--every", callback=_read_span, metavar="SPAN", help="Due at this interval, such as 15m or 1d.")
 @click.option("--at", callback=_read_moment, metavar="TIME", help="Due once at this time, or from then on.")
-@click.option("--session", "session_id", metavar="ID", help="Say it in this session; a new one each time if left out.")
-@click.option("--user", "user_id", metavar="ID", help="Whose the new sessions are.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of new sessions; may be repeated.")
-@click.option("--skip-if-busy", is_flag=True, help="Leave a time out at which the session is busy.")
+@click.option("--session", "session_id", metavar="ID", help="The session to say it in; by default a new one.")
+@click.option("--user", "user_id", metavar="ID", help="The user that new sessions belong to.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag for new sessions; may be repeated.")
+@click.option("--skip-if-busy", is_flag=True, help="Skip a time at which the session is busy.")
 @store_option
 @json_option
 @click.pass_obj
@@ -101,7 +101,15 @@ def set_command(
     skip_if_busy: bool,
     store_url: str,
 ) -> None:
-    """Create a schedule, or change the one of this id: at its times, MESSAGE is said to the agent called AGENT."""
+    """Create a schedule, or change the one of this id.
+
+    When it is due, MESSAGE is said to the agent called AGENT.
+    """
+    if cron is None and every is None and at is None:
+        raise click.UsageError("Say when it is due: --at, --every or --cron.")
+    if cron is not None and every is not None:
+        raise click.UsageError("--every and --cron exclude each other; give one of them.")
+
     from helix_agents.cli.scheduling import set_schedule
 
     asyncio.run(

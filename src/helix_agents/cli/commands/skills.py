@@ -31,11 +31,11 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def sync(output: Output, manifest: Path, upgrade: bool, check: bool) -> ExitCode:
-    """Fetch the skills that a manifest names, and record which commit they come from.
+    """Fetch the skills that a manifest names.
 
-    A skill is text that models obey: review what has changed, and commit the folder and the lock like code. Fetched
-    skills stay as they are until the manifest changes or --upgrade is given. With --check, no source is contacted
-    unless --upgrade is given too.
+    The commit they come from is recorded in a lock. A skill is text that models obey: review what has changed, and
+    commit the folder and the lock like code. Fetched skills stay as they are until the manifest changes or
+    --upgrade is given. With --check, no source is contacted unless --upgrade is given too.
     """
     from helix_agents.skills.syncing import sync_skills
 

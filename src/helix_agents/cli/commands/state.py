@@ -70,7 +70,10 @@ async def _decide(
 @state_options
 @click.pass_obj
 def close_alert(output: Output, alert_ids: tuple[str, ...], by: str, **options: Any) -> ExitCode:
-    """Close alerts that were dealt with; any that is not open is reported, and the others are still closed."""
+    """Close alerts that were dealt with.
+
+    An id that is no open alert is reported, and the others are still closed.
+    """
     closed = asyncio.run(_close(options, alert_ids, by))
     missing = [alert_id for alert_id in dict.fromkeys(alert_ids) if alert_id not in closed]
     for alert_id in missing:
@@ -90,10 +93,11 @@ async def _close(options: dict[str, Any], alert_ids: tuple[str, ...], by: str) -
 @state_options
 @click.pass_obj
 def sweep(output: Output, **options: Any) -> None:
-    """End idle sessions, deliver notices, run approved calls that were left behind, and drop old changes.
+    """End idle sessions, and do what was left undone.
 
-    Executors whose agents have state capabilities do all of this themselves, and so does `helix mcp`. Those executors
-    set how old is too old; if there have been none for a week, the defaults apply.
+    Notices are delivered, approved calls are run, and old changes are dropped. Executors whose agents have state
+    capabilities do all of this themselves, and so does `helix mcp`. Those executors set how old is too old; if
+    there have been none for a week, the defaults apply.
     """
     show(output, asyncio.run(_sweep(options)))
 

@@ -25,10 +25,11 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def sync(output: Output, module: str, names: tuple[str, ...], check: bool) -> ExitCode:
-    """Ask the MCP servers that MODULE defines what they offer, and write their catalogues.
+    """Write the catalogues of the MCP servers in MODULE.
 
-    MODULE is a module or a file, as for the commands that run agents. A catalogue is a file beside it, from which
-    agents get their tools: review what has changed, and commit it like code.
+    Each server is asked what it offers. MODULE is a module or a file, as for the commands that run agents. A
+    catalogue is a file beside it, from which agents get their tools: review what has changed, and commit it like
+    code.
     """
     taken = asyncio.run(_sync(output, _servers_in(module, names), check))
     output.answer({"servers": taken})
@@ -50,8 +51,9 @@ def _servers_in(place: str, names: tuple[str, ...]) -> "list[MCPToolServer]":
     unknown = sorted({*names} - {server.name for server in servers})
     chosen = [server for server in servers if not names or server.name in names]
     if not chosen or unknown:
-        has = ", ".join(sorted({server.name for server in servers})) or "none"
-        raise DefinitionError(f"{place!r}", f"it defines these MCP servers: {has}.")
+        has = ", ".join(sorted({server.name for server in servers}))
+        found = f"it defines these MCP servers: {has}." if has else "it defines no MCP server; write MCPToolServer(…)."
+        raise DefinitionError(f"{place!r}", found)
     for at, server in enumerate(chosen):
         if any(server.catalogue == other.catalogue for other in chosen[:at]):
             raise DefinitionError(

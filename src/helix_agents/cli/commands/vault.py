@@ -44,9 +44,10 @@ def init(output: Output, **options: Any) -> None:
 )
 @click.pass_obj
 def unlock(output: Output, hours: float, **options: Any) -> None:
-    """Unlock the vault for every process of this user, running or future, until it is locked or the time is up.
+    """Unlock the vault for every process of this user.
 
-    A background process keeps the keys in memory; they are not written anywhere.
+    It stays unlocked, also for processes that start later, until it is locked or the time is up. A background
+    process keeps the keys in memory; they are not written anywhere.
     """
     show(output, asyncio.run(_unlock(options, passphrase(), hours * HOUR_SECONDS)))
 
@@ -55,7 +56,10 @@ def unlock(output: Output, hours: float, **options: Any) -> None:
 @state_options
 @click.pass_obj
 def lock(output: Output, **options: Any) -> None:
-    """Lock the vault again; processes that unlocked it for themselves can still use it."""
+    """Lock the vault again.
+
+    A process that unlocked it for itself can still use it.
+    """
     show(output, asyncio.run(_lock(options)))
 
 
@@ -63,7 +67,7 @@ def lock(output: Output, **options: Any) -> None:
 @state_options
 @click.pass_obj
 def status(output: Output, **options: Any) -> None:
-    """Show whether there is a vault, which one, and whether it is unlocked."""
+    """Show which vault there is, and if it is unlocked."""
     show(output, asyncio.run(_status(options)))
 
 

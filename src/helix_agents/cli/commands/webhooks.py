@@ -33,7 +33,10 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def list_command(output: Output, states: tuple[DeliveryState, ...], limit: int, offset: int, store_url: str) -> None:
-    """List deliveries, newest first: owed, delivered within the last hour, and given up within 30 days."""
+    """List deliveries, newest first.
+
+    These are the owed ones, those delivered within the last hour, and those given up within 30 days.
+    """
     from helix_agents.cli.webhook_views import list_deliveries
 
     asyncio.run(list_deliveries(output, store_url, states=states, offset=offset, limit=limit))
@@ -46,7 +49,10 @@ def list_command(output: Output, states: tuple[DeliveryState, ...], limit: int, 
 @json_option
 @click.pass_obj
 def retry_command(output: Output, delivery_ids: tuple[str, ...], given_up: bool, store_url: str) -> ExitCode:
-    """Have deliveries tried again, under the same ids, by the processes that know their webhooks."""
+    """Have deliveries tried again, under the same ids.
+
+    The processes that know their webhooks do so.
+    """
     if bool(delivery_ids) == given_up:
         raise click.UsageError("Say which: ids of deliveries, or --given-up for all that were given up.")
     from helix_agents.cli.webhook_views import retry_deliveries

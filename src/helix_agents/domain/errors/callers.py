@@ -190,7 +190,7 @@ class AgentMismatchError(CallerError):
 
 
 class NotTheOwnerError(CallerError):
-    """The session or schedule does not belong to the user on whose behalf it was to be used. Nothing was written."""
+    """The session or schedule belongs to another user than the one the call is made for. Nothing was written."""
 
     code = "not_the_owner"
     kind: str

@@ -131,8 +131,8 @@ def decision_on(row: PendingCall) -> ApprovalAnswer | None:
     decision = row.answer if isinstance(row.answer, ApprovalAnswer) else None
     if row.state == "consumed" and row.answer is None and row.on_deadline.action == "deny":
         decision = ApprovalAnswer(approved=False, reason=NOT_IN_TIME)
-    is_for_naught = decision is not None and not decision.approved and row.reason == UNKNOWN_OUTCOME
-    return None if is_for_naught else decision
+    settles_nothing = decision is not None and not decision.approved and row.reason == UNKNOWN_OUTCOME
+    return None if settles_nothing else decision
 
 
 def _denied(planned: PlannedCall, row: PendingCall, reason: str | None) -> RestingResult:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 APPLICATION = "helix-agents"
 VERSION = f"helix-{EFFECT_SEQUENCE}"
-"""What DBOS takes for the version of the program: it replays no history of another version."""
+"""The version of this program for DBOS, which replays no history of another version."""
 
 PATIENCE_SECONDS = 20.0
 """How long a caller waits for a system database that does not answer, and how often that is logged."""
@@ -256,8 +256,8 @@ def _unavailable(wanted: Wanted, problem: Exception) -> RuntimeUnavailableError:
 class _Hearing(logging.Filter):
     """Watches what DBOS logs, and passes on its errors; everything, if its level was set explicitly.
 
-    DBOS asks a system database that went away again and again, without end, and only warns about it, in each of its
-    threads. So our own log reports it. A launch that fails is reported by our caller.
+    If its system database goes away, each thread of DBOS retries forever and only logs warnings. So our own log reports
+    it. A launch that fails is reported by our caller.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -285,7 +285,7 @@ class _Hearing(logging.Filter):
 
 
 def _forget_closed_streams() -> None:
-    """DBOS logs to the first stderr it met, flushes it at every launch, and fails if it was closed since."""
+    """DBOS keeps the first stderr that it saw, flushes it at every launch, and fails if it has been closed since."""
     theirs = logging.getLogger("dbos")
     for handler in tuple(theirs.handlers):
         if getattr(getattr(handler, "stream", None), "closed", False):

@@ -51,7 +51,7 @@ from helix_agents.runtimes.executor.assembly import services_for, sessions_of
 from helix_agents.runtimes.executor.beginnings import Beginnings
 from helix_agents.runtimes.executor.by_name import ByName
 from helix_agents.runtimes.executor.caretakers import Caretakers
-from helix_agents.runtimes.executor.closing import close_all_of
+from helix_agents.runtimes.executor.closing import close_all_of, told_if_it_takes_long
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.executor.inputs import (
@@ -442,7 +442,8 @@ class ExecutorCore:
         if self._runtime.leaving:
             return
         try:
-            await self._runtime.leave(self._grace)
+            with told_if_it_takes_long(self._grace):
+                await self._runtime.leave(self._grace)
             await self._caretakers.webhook_teller.leave(self._grace)
         finally:
             # Even if the caller does not want to wait any longer.

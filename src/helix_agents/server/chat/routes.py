@@ -158,7 +158,8 @@ def _agent_for(call: Call, body: ChatBody, session: SessionState | None) -> AnyA
     if named is not None:
         return entry_agent(call, named)
     if len(call.entry_agents) != 1:
-        raise invalid("This server has several agents; name one with agent in the body or the query.")
+        names = ", ".join(sorted(call.entry_agents))
+        raise invalid(f"Name an agent of this server with `agent` in the body or the query: {names}.")
     return entry_agent(call, next(iter(call.entry_agents)))
 
 

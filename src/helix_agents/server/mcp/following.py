@@ -1,4 +1,4 @@
-"""A turn as the client that called for it follows it: progress, questions to a person, and what became of it."""
+"""A turn as the client that started it follows it: progress, questions to a person, and the result."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -29,14 +29,14 @@ from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
 LOOK_SECONDS = 0.25
-"""How often it is checked whether somebody has answered."""
+"""How often to look for answers that were given elsewhere."""
 LOST_SECONDS = 5
-"""After how long a client looks again for a stream that broke off. Clients try only twice, and a server that died needs
-a moment to be started again."""
+"""How long a client waits before it reconnects to a broken stream. Clients try only twice, and a server that died needs
+a moment to restart."""
 
 
 class Dismissal:
-    """Whether a client gave up a question without an answer; `note` says why it does not count as one."""
+    """Whether a client closed a question without a valid answer; `note` says why its answer was not valid."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -48,14 +48,14 @@ _dismissals: WeakValueDictionary[Asked, Dismissal] = WeakValueDictionary()
 
 
 def dismiss(asked: Asked, note: str | None = None) -> None:
-    """Record that a question gets no answer from the client that was asked."""
+    """Record that the client that was asked gives no answer."""
     found = _dismissals.get(asked)
     if found is not None:
         found.is_set, found.note = True, note
 
 
 def elicitation(waiting: Waiting) -> Plain:
-    """The request that has a client ask a person."""
+    """The request that makes a client ask a person."""
     params = {"mode": "form", "message": waiting.question(), "requestedSchema": waiting.form()}
     return {"method": "elicitation/create", "params": params}
 
@@ -73,7 +73,7 @@ async def go_on(call: Call, agent: AnyAgent, session_id: SessionId) -> bool:
 
 
 class Follower:
-    """Follows a turn until it is over, or needs somebody whom this client cannot ask."""
+    """Follows a turn until it ends, or needs an answer for which this client cannot ask."""
 
     def __init__(self, call: Call, peer: Peer, agent: AnyAgent, place: Place, note: str | None = None) -> None:
         self._call = call
@@ -128,7 +128,7 @@ class Follower:
         return answer(self.place.rpc_id, await outcome(self._call, self._agent.name, task, note))
 
     def farewell(self) -> Plain | None:
-        """What the client is told if this instance leaves; None if it comes back by itself when the stream ends."""
+        """The last message if this instance shuts down; None if the client reconnects by itself."""
         if self._peer.is_modern:
             # A result that asks for nothing: the client sends the request again, and another instance continues.
             state = write_place(msgspec.structs.replace(self.place, rpc_id=None, progress_token=None, asked=()))
@@ -166,7 +166,7 @@ class Follower:
                 if message is not None and self.place.progress_token is not None:
                     params = {
                         "progressToken": self.place.progress_token,
-                        # Chunks are numbered once and for all, so this rises, whoever counts.
+                        # Sequence numbers never change, so this only rises, on whichever instance.
                         "progress": chunk.sequence,
                         "message": message,
                     }
@@ -179,14 +179,14 @@ class Follower:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _may_go_on(self, task: Task) -> bool:
-        """Whether everything is answered, but nobody continued, or the time to answer is over."""
+        """Whether to continue the session: every call is answered, or the time to answer one is over."""
         if task.state != "TASK_STATE_INPUT_REQUIRED":
             return False
         now = self._call.executor.sessions.now_ms()
         return not task.waiting or any(row.deadline is not None and row.deadline <= now for row in task.waiting)
 
     async def _asked(self, task: Task) -> list[Plain]:
-        """The requests with which the client asks a person; each is sent once."""
+        """The requests that make the client ask a person; each is sent once."""
         new = tuple(row for row in task.waiting if row.tool_call_id not in self.place.asked)
         asked = await waiting_in(self._call, new)
         known = (*self.place.asked, *(row.tool_call_id for row in new))
@@ -203,7 +203,7 @@ class Follower:
         return Asked(session_id=self.session_id, tool_call_id=tool_call_id, follower=self.place.follower)
 
     async def _until_answered(self, task: Task) -> None:
-        """Wait until something about the waiting calls changes, wherever it is answered."""
+        """Wait until something about the waiting calls changes, or this client cannot answer any of them any more."""
         before = {row.tool_call_id for row in task.waiting}
         while self._is_hoped_for(task):
             await asyncio.sleep(LOOK_SECONDS)
@@ -217,7 +217,7 @@ class Follower:
                 return
 
     def _is_hoped_for(self, task: Task) -> bool:
-        """Whether an answer may still come from the person whom this client asks."""
+        """Whether this client may still give an answer."""
         return any(not self._open[row.tool_call_id].is_set for row in task.waiting)
 
 
@@ -253,7 +253,7 @@ class CallSource:
         return self._come_back_after(self._retry_seconds) if last is None else self._frame(last)
 
     def _come_back_after(self, seconds: int) -> bytes:
-        """An event that says nothing but where, and when, the client is to continue if the stream ends."""
+        """An empty event: it only tells the client where to continue if the stream ends, and after how long."""
         return b"retry: %d\n%s" % (seconds * 1000, frame(b"", id=write_place(self.place)))
 
     def _frame(self, message: Plain) -> bytes:

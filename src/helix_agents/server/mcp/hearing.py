@@ -1,4 +1,4 @@
-"""What clients say without calling a tool: answers to questions of this server, and that they no longer wait."""
+"""What clients send besides calls of tools: answers to questions of this server, and cancellations."""
 
 from typing import Any, cast
 
@@ -26,10 +26,10 @@ from helix_agents.server.mcp.serving import check_stream, followed, followed_her
 from helix_agents.server.mcp.waiting import Plain, Waiting, waiting_in
 
 
-async def hear(request: Request) -> None:
-    """Take the answer to a question that this server asked, on whichever instance.
+async def take_answer(request: Request) -> None:
+    """Store the answer to a question that any instance of this server asked.
 
-    An answer to what nobody asked, or asked somebody else, is not heard. To its sender, it looks like any other.
+    An answer to a question that was never asked, or was put to another user, is ignored; its sender cannot tell.
     """
     call, message = request.call, request.message
     asked = read_asked(message.id)
@@ -49,7 +49,7 @@ async def hear(request: Request) -> None:
 
 
 async def submitted(call: Call, session_id: SessionId, waiting: Waiting, result: Plain | None) -> str | None:
-    """Store what a person answered; otherwise returns why there is no answer, empty if they gave none."""
+    """Store a person's answer. If nothing was stored, returns the reason, or an empty text if there was no answer."""
     action, content = (result or {}).get("action"), (result or {}).get("content")
     if action not in ("accept", "decline", "cancel"):
         return "The client could not ask the user."
@@ -66,8 +66,8 @@ async def submitted(call: Call, session_id: SessionId, waiting: Waiting, result:
     return None
 
 
-async def brought_back(request: Request, state: str, responses: dict[str, dict[str, Any]]) -> Any:
-    """Continue a call whose client comes back, with answers if it was asked something."""
+async def continue_call(request: Request, state: str, responses: dict[str, dict[str, Any]]) -> Any:
+    """Continue a call whose client sends it again, with answers if it was asked questions."""
     call = request.call
     place = read_place(state)
     if place is None:
@@ -89,7 +89,7 @@ async def brought_back(request: Request, state: str, responses: dict[str, dict[s
 
 
 async def cancel(request: Request) -> None:
-    """Stop the turn of a request that is still waited for."""
+    """Stop the turn of a request for whose result the client still waits."""
     call, connection = request.call, request.peer.connection
     if connection is None:
         return
@@ -108,7 +108,7 @@ async def cancel(request: Request) -> None:
 
 
 async def _recent(request: Request) -> list[SessionId]:
-    """The caller's sessions in which something may be going on, which another instance follows."""
+    """The caller's active sessions, whose turns another instance may follow."""
     call = request.call
     where = SessionFilter(user_id=call.owner(), statuses=("active",), roots_only=True)
     page = await call.executor.sessions.list(where, limit=MOST_LISTED)

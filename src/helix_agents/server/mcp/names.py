@@ -1,4 +1,4 @@
-"""Names that carry what they stand for, so that nothing has to be stored to find it again."""
+"""Ids that contain what they refer to, so that nothing has to be stored to look it up."""
 
 import base64
 import binascii
@@ -42,22 +42,22 @@ class Asked(Record):
 
 
 def write_place(place: Place) -> str:
-    """The place as a text without line breaks: the id of an event, or the state that a client brings back."""
+    """The place as a text without line breaks: the id of an event, or the state that a client sends back."""
     return _write(place)
 
 
 def read_place(text: str) -> Place | None:
-    """The place that a client brings back; None if it is not from here."""
+    """The place that a client sends back; None if it is not from this server."""
     return _read(text, Place)
 
 
 def write_asked(asked: Asked) -> str:
-    """The id of a request to a client, under which its answer comes back, to whichever instance."""
+    """The id of a request to a client. Its answer has the same id, and may reach any instance."""
     return _ASKED + _write(asked)
 
 
 def read_asked(rpc_id: Any) -> Asked | None:
-    """What an answer of a client is about; None if nothing was asked under this id."""
+    """The question that a client answers; None if no question has this id."""
     if not isinstance(rpc_id, str) or not rpc_id.startswith(_ASKED):
         return None
     return _read(rpc_id.removeprefix(_ASKED), Asked)
@@ -69,7 +69,7 @@ def digest(*parts: Any) -> str:
 
 
 def read_header(value: str | None) -> str | None:
-    """The text in a header; one that is not plain ASCII comes wrapped."""
+    """The text in a header, which is encoded if it is not plain ASCII."""
     head, tail = _WRAPPED
     if value is None or not (value.startswith(head) and value.endswith(tail)):
         return value

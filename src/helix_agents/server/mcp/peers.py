@@ -23,7 +23,8 @@ from helix_agents.server.mcp.names import read_header
 WITH_HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Versions in which a client introduces itself once, and is asked questions while it waits for a result."""
 MODERN = "2026-07-28"
-"""The version in which each request stands alone, and a question to the client is a result that it comes back from."""
+"""The version in which each request stands alone. A question to the client is a result, and the client sends the call
+again with the answer."""
 
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
@@ -50,7 +51,7 @@ class Peer(Record):
 
     @property
     def comes_back(self) -> bool:
-        """Whether a stream may start with an event that says nothing but where the client is to continue."""
+        """Whether a stream may start with an empty event that only tells the client where to continue."""
         return self.version == WITH_HANDSHAKE[-1]
 
 

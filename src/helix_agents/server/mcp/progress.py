@@ -25,7 +25,7 @@ class Progress:
         self._text = ""
 
     def feed(self, chunk: StreamChunk) -> str | None:
-        """The message for one more chunk, if there is one. Agents that it delegates to are not heard."""
+        """The message for one more chunk, if there is one. What sub-agents do is left out."""
         if chunk.parent_tool_call_id is not None:
             return None
         match chunk:

@@ -21,7 +21,7 @@ from helix_agents.server.mcp.waiting import Plain
 IDEMPOTENCY_KEY = "helix-agents/idempotency-key"
 """The field in the `_meta` of a call that our own MCP client sends: the same for every attempt of that call."""
 NOTE = "mcp"
-"""Under this key, a message's metadata names the request that said it."""
+"""The key in a message's metadata under which it names the request that sent it."""
 MOST_LISTED = 50
 CACHED_MS = 60_000
 """How long a client may keep the list of tools."""
@@ -39,7 +39,7 @@ class RPCMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request says about itself, as far as it matters here."""
+    """The metadata of a request, as far as it is used here."""
 
     progress_token: str | int | None = msgspec.field(default=None, name="progressToken")
     key: str | None = msgspec.field(default=None, name=IDEMPOTENCY_KEY)
@@ -72,7 +72,7 @@ class Request:
 
     @property
     def request_mark(self) -> str | None:
-        """A name for this request that no other request has; None if its client has no connection."""
+        """A unique name for this request; None if its client has no connection."""
         connection = self.peer.connection
         return None if connection is None else mark_of(self.call, connection, self.message.id)
 
@@ -87,17 +87,17 @@ class Request:
 
 
 def accepts_stream(call: Call) -> bool:
-    """Whether the client takes a stream for an answer, as the protocol asks of all clients."""
+    """Whether the client accepts a stream as an answer, as the protocol requires of all clients."""
     return "text/event-stream" in call.request.headers.get("accept", "").lower()
 
 
 def mark_of(call: Call, connection: str, rpc_id: Any) -> str:
-    """A name for a request of a connection, which no other request has."""
+    """A unique name for a request of a connection."""
     return digest(call.principal.user_id, connection, rpc_id)
 
 
 def agents_at(call: Call, only: AnyAgent | None) -> list[AnyAgent]:
-    """The agents that are talked to at an address: one, or all."""
+    """The agents that an address offers: one, or all."""
     return [only] if only is not None else [call.executor.agents.get(name) for name in sorted(call.entry_agents)]
 
 
@@ -122,7 +122,7 @@ async def session_at(request: Request, session_id: SessionId) -> tuple[SessionSu
 
 
 async def _current(call: Call, session_id: SessionId) -> Task | None:
-    """The turn that a session is in, or was in last."""
+    """The current turn of a session, or its last one."""
     tasks = (await read_context(call, session_id)).tasks()
     return next((task for task in tasks if task.state != "TASK_STATE_SUBMITTED"), None)
 

@@ -1,4 +1,4 @@
-"""What became of a turn, as the result of a tool: words for the client's model, and data for its program."""
+"""The outcome of a turn as the result of a tool: a text for the client's model, and data for its program."""
 
 from typing import Any
 
@@ -27,18 +27,18 @@ def tool_result(texts: list[str], data: Any = None, *, is_error: bool = False) -
 
 
 def refused_result(refusal: RefusedError) -> Plain:
-    """A refusal that the client's model can do something about."""
+    """A refusal to which the client's model can react."""
     return tool_result([refusal.detail], is_error=True)
 
 
 async def outcome(call: Call, agent_name: str, task: Task, note: str | None = None) -> Plain:
-    """What became of a turn. `note` says why something that was answered still waits."""
+    """The outcome of a turn. `note` says why a call that was answered still waits."""
     waiting = await waiting_in(call, task.waiting)
     return _outcome(agent_name, task, waiting, note)
 
 
 def still_running(session_id: str, agent_name: str) -> Plain:
-    """The result for a client that cannot be kept waiting: this instance shuts down."""
+    """The result for a client that waits while this instance shuts down."""
     data: Plain = {"session_id": session_id, "agent": agent_name, "status": "running", "text": ""}
     return tool_result([_RUNNING, _place(session_id, agent_name)], data)
 

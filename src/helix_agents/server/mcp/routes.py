@@ -23,7 +23,7 @@ from helix_agents.server.mcp.errors import (
     answer,
     failure,
 )
-from helix_agents.server.mcp.hearing import brought_back, cancel, hear
+from helix_agents.server.mcp.hearing import cancel, continue_call, take_answer
 from helix_agents.server.mcp.names import read_place
 from helix_agents.server.mcp.peers import MODERN, SESSION_HEADER, WITH_HANDSHAKE, introduced, peer_of
 from helix_agents.server.mcp.requests import Request, RPCMessage, agents_at, session_at
@@ -99,7 +99,7 @@ async def _talk(call: Call, only: AnyAgent | None) -> Any:
         request = Request(call, peer_of(call, message.method, message.params), message, only)
         is_modern = request.peer.is_modern
         if message.method is None:
-            await hear(request)
+            await take_answer(request)
             return Response(status_code=202)
         if message.id is None:
             if message.method == "notifications/cancelled" and not is_modern:
@@ -137,7 +137,7 @@ async def _message(call: Call) -> RPCMessage:
 
 
 def _check_origin(call: Call) -> None:
-    """Refuse pages that were not allowed to call. A page of another site can get at a server on its reader's machine by
+    """Refuse pages that were not allowed to call. A page of another site can reach a server on its reader's machine by
     giving its own name that machine's address; then only this header still says where the page came from.
 
     Raises:
@@ -190,7 +190,7 @@ async def _call(request: Request) -> Any:
         raise RPCError(INVALID_PARAMS, f"Unknown tool {params.name[:80]!r}. This server has {names}.")
     try:
         if params.request_state is not None:
-            return await brought_back(request, params.request_state, params.input_responses or {})
+            return await continue_call(request, params.request_state, params.input_responses or {})
         arguments = params.arguments or {}
         agent = agents.get(params.name)
         if agent is not None:

@@ -1,4 +1,4 @@
-"""The calls of tools: saying something to an agent, and going on with what it began."""
+"""Calls of tools: sending a message to an agent, and continuing what it started."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, get_args
@@ -37,7 +37,7 @@ from helix_agents.server.mcp.waiting import Plain, Waiting, waiting_in
 
 
 async def say(request: Request, agent: AnyAgent, wanted: Said) -> Any:
-    """Say something to an agent. A request that is repeated finds the turn that it started."""
+    """Send a message to an agent. A repeated request finds the turn that it started."""
     call = request.call
     check_stream(request)
     key, mark = wanted.idempotency_key or request.meta.key, request.request_mark
@@ -183,7 +183,7 @@ async def _stop(request: Request, arguments: Plain) -> Any:
 
 
 async def interrupt(call: Call, agent: AnyAgent, task: Task) -> None:
-    """Stop a turn, and no other; one that is over stays as it is."""
+    """Stop this turn and no other; a turn that is over stays as it is."""
     run = None if task.run is None else await call.executor.get_handle(agent, task.session_id, task.run.run_id)
     if run is not None:
         await run.interrupt("stopped by an MCP client")

@@ -1,4 +1,4 @@
-"""How a client gets to know what became of a turn: as a stream, or as one answer at its end."""
+"""How a client receives the outcome of a turn: as a stream, or as one answer at its end."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ from helix_agents.server.mcp.results import still_running
 
 
 def check_stream(request: Request) -> None:
-    """Refuse a call before it starts anything, if its client could not be told what became of it."""
+    """Refuse a call before it starts anything if its client could not receive the outcome."""
     request.call.gate.check_stream(request.call.principal)
 
 
@@ -23,7 +23,7 @@ followed_here: WeakValueDictionary[str, CallSource] = WeakValueDictionary()
 
 
 async def followed(request: Request, agent: AnyAgent, place: Place, note: str | None = None) -> Any:
-    """Answer a call of a tool with what becomes of a turn."""
+    """Answer a call of a tool with the outcome of a turn."""
     call = request.call
     run = await call.executor.get_handle(agent, place.session_id)
     if accepts_stream(call):

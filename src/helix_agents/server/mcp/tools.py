@@ -1,4 +1,4 @@
-"""The tools that a client is offered: one for each agent, and four to go on with what an agent began."""
+"""The tools that a client is offered: one for each agent, and four that continue what an agent started."""
 
 from typing import Annotated, Literal
 
@@ -34,7 +34,7 @@ class Said(Record):
 
 
 class NamedSession(Record):
-    """The arguments of tools that need nothing but a session."""
+    """The arguments of tools that only need a session."""
 
     session_id: Annotated[Id, msgspec.Meta(description=_SESSION)]
 
@@ -84,7 +84,7 @@ _PENDING_CALL: Plain = {
 
 
 def definitions(agents: list[AnyAgent]) -> list[Plain]:
-    """Every tool that is offered where these agents are talked to, in a fixed order."""
+    """Every tool that is offered for these agents, in a fixed order."""
     return [*map(_agent_tool, agents), *_COMPANIONS.values()]
 
 
@@ -119,7 +119,7 @@ def _without_null(schema: Plain) -> Plain:
 
 
 def _outcome(agent: AnyAgent | None) -> Plain:
-    """The schema of what became of a turn; the output of an agent that produces text is the text itself."""
+    """The schema of a turn's outcome; the output of an agent that produces text is the text itself."""
     statuses: list[Status] = ["completed", "waiting", "running", "stopped", "failed"]
     properties: Plain = {
         "session_id": {"type": "string", "description": "Pass it to continue this conversation."},

@@ -1,4 +1,4 @@
-"""Calls that wait for somebody: as forms that a client shows to a person, and as data for a client that cannot."""
+"""Calls that wait for an answer: as forms for clients that show forms to a person, and as data for all others."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
