@@ -6,8 +6,9 @@ import signal
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+import msgspec
 from pydantic_core import to_jsonable_python
 
 from helix_agents.agent.agent import AnyAgent
@@ -23,7 +24,9 @@ from helix_agents.cli.typed import typed
 from helix_agents.cli.warnings_shown import show_warnings
 from helix_agents.domain.errors import StillWaitingError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.messages import parts_in
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.parts import in_words, looks_like_parts
 from helix_agents.domain.pending import UNKNOWN_OUTCOME, PendingCall, PendingFilter
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.urls import shown_url
@@ -172,7 +175,7 @@ def document_of(result: RunResult[Any]) -> dict[str, Any]:
         "session_id": result.session_id,
         "run_id": result.run_id,
         "status": result.status,
-        "output": to_jsonable_python(result.output) if isinstance(result, Completed) else None,
+        "output": _in_json(result.output) if isinstance(result, Completed) else None,
         "pending": plain(result.pending) if isinstance(result, Suspended) else [],
         "reason": result.reason if isinstance(result, Interrupted) else None,
         "error": {"code": failed.code, "message": failed.error, "retryable": failed.retryable} if failed else None,
@@ -213,7 +216,13 @@ def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCal
 def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:
     """Show a structured output; a text was already shown as it was written."""
     if agent.output is not None:
-        output.say(shown_json(to_jsonable_python(result.output)))
+        made = _in_json(result.output)
+        parts = cast("list[Any]", made) if isinstance(made, list) else [made]
+        output.say(in_words(parts_in(parts)) if looks_like_parts(parts) else shown_json(made))
+
+
+def _in_json(output: Any) -> Any:
+    return to_jsonable_python(output, fallback=msgspec.to_builtins)
 
 
 def described(call: PendingCall) -> str:

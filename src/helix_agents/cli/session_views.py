@@ -9,6 +9,7 @@ from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
 from helix_agents.domain.paging import Page
+from helix_agents.domain.parts import result_in_words
 from helix_agents.domain.sessions import SessionFilter
 from helix_agents.domain.traces import trace_of
 from helix_agents.ports.state_store import SessionStateStore
@@ -89,8 +90,9 @@ def shown_message(message: Message) -> Iterable[str]:
                 yield f"assistant: {text}{cut}"
             for call in calls:
                 yield f"assistant calls {call.name} {shown_json(call.arguments)}{cut}"
-        case ToolMessage(tool_name=name, content=content, error=error):
-            yield f"{name} {'failed' if error else 'answers'}: {shown_json(content)}"
+        case ToolMessage(tool_name=name, content=content, in_parts=in_parts, error=error):
+            said = shown_json(result_in_words(content, in_parts=in_parts))
+            yield f"{name} {'failed' if error else 'answers'}: {said}"
 
 
 def _part(part: Any) -> str:

@@ -9,6 +9,7 @@ from helix_agents.domain.messages import (
     File,
     Image,
     Message,
+    Part,
     Text,
     ToolCall,
     ToolMessage,
@@ -63,8 +64,14 @@ def _message(message: Message) -> dict[str, Any]:
             return {"role": "user", "parts": [_part(part) for part in parts]}
         case AssistantMessage():
             return {"role": "assistant", "parts": _parts_of_reply(message)}
-        case ToolMessage(tool_call_id=call_id, content=content):
-            return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": content}]}
+        case ToolMessage(tool_call_id=call_id, content=content, in_parts=in_parts):
+            response = parts_of_result(message.parts) if in_parts else content
+            return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": response}]}
+
+
+def parts_of_result(parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """The texts, images and files of a result."""
+    return [_part(part) for part in parts]
 
 
 def _part(part: Text | Image | File) -> dict[str, Any]:

@@ -315,7 +315,8 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
     def _write_result(self, span: Span, event: AfterToolEvent) -> None:
         if self._contents:
             span.set_attribute("gen_ai.tool.call.arguments", contents.json_of(dict(event.input)))
-            span.set_attribute("gen_ai.tool.call.result", contents.json_of(event.result))
+            result = contents.parts_of_result(event.parts) if event.parts else event.result
+            span.set_attribute("gen_ai.tool.call.result", contents.json_of(result))
         if event.error:
             self._fail(span, event.code or "tool_failed", event.result)
 

@@ -2,8 +2,9 @@
 
 import msgspec
 
-from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
+from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage, parts_in
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.parts import in_words
 from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.records import encode
 from helix_agents.domain.transcript import NOT_EXECUTED
@@ -55,8 +56,8 @@ def _in_words(answer: KnownAnswer | None) -> str:
             return f"it failed: {error}"
         case ToolAnswer(result=str() as text):
             return text
-        case ToolAnswer(result=result):
-            return encode(result).decode()
+        case ToolAnswer(result=result, in_parts=in_parts):
+            return in_words(parts_in(result)) if in_parts else encode(result).decode()
         case ApprovalAnswer(approved=approved, reason=reason):
             decided = "it was approved" if approved else "it was not approved"
             return f"{decided}; it was not carried out" + (f" ({reason})" if reason else "")

@@ -15,6 +15,7 @@ from helix_agents.testing.contracts.executor.long_conversations import LongConve
 from helix_agents.testing.contracts.executor.merging import MergingContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
+from helix_agents.testing.contracts.executor.pictures import PicturesContract
 from helix_agents.testing.contracts.executor.queueing import QueueingContract
 from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
 from helix_agents.testing.contracts.executor.remembering import RememberingContract
@@ -37,6 +38,7 @@ class ExecutorContract(
     ConversationsContract,
     ToolsContract,
     MergingContract,
+    PicturesContract,
     ModelsContract,
     BudgetsContract,
     LongConversationsContract,
