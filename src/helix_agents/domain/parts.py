@@ -128,7 +128,8 @@ def named(part: Image | File) -> str:
     what = "image" if isinstance(part, Image) else "file"
     about = [part.filename or "", part.media_type or ""]
     # The size is not worth decoding for: three bytes are written as four characters.
-    about += [f"about {len(part.url) * 3 // 4:,} bytes"] if is_data(part.url) else [part.url[:_LONGEST_ADDRESS]]
+    data = part.url.partition(",")[2]
+    about += [f"about {len(data) * 3 // 4:,} bytes"] if is_data(part.url) else [part.url[:_LONGEST_ADDRESS]]
     return f"[{what}: {', '.join(each for each in about if each)}]"
 
 
