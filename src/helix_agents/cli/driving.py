@@ -6,7 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import msgspec
 from pydantic_core import to_jsonable_python
@@ -19,14 +19,12 @@ from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
 from helix_agents.cli.options import DEFAULT_STORE
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain, shown_json
+from helix_agents.cli.plain import plain, shown_json, shown_output
 from helix_agents.cli.typed import typed
 from helix_agents.cli.warnings_shown import show_warnings
 from helix_agents.domain.errors import StillWaitingError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import parts_in
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.parts import in_words, looks_like_parts
 from helix_agents.domain.pending import UNKNOWN_OUTCOME, PendingCall, PendingFilter
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.urls import shown_url
@@ -216,9 +214,7 @@ def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCal
 def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:
     """Show a structured output; a text was already shown as it was written."""
     if agent.output is not None:
-        made = _in_json(result.output)
-        parts = cast("list[Any]", made) if isinstance(made, list) else [made]
-        output.say(in_words(parts_in(parts)) if looks_like_parts(parts) else shown_json(made))
+        output.say(shown_output(_in_json(result.output)))
 
 
 def _in_json(output: Any) -> Any:

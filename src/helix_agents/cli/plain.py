@@ -5,7 +5,9 @@ from typing import Any, cast
 
 import msgspec
 
+from helix_agents.domain.messages import parts_in
 from helix_agents.domain.paging import Page
+from helix_agents.domain.parts import in_words, looks_like_parts
 
 
 def plain(value: Any) -> Any:
@@ -56,3 +58,9 @@ def shown_count(count: int, noun: str) -> str:
 def shown_json(value: Any) -> str:
     """A value on one line: text as is, anything else as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def shown_output(output: Any) -> str:
+    """An output on one line; images and files are named, because nobody reads their data."""
+    parts = cast("list[Any]", output) if isinstance(output, list) else [output]
+    return " ".join(in_words(parts_in(parts)).split("\n")) if looks_like_parts(parts) else shown_json(output)

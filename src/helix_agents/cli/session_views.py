@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span, shown_time
+from helix_agents.cli.plain import plain, plain_page, shown_json, shown_output, shown_span, shown_time
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
@@ -53,7 +53,7 @@ async def show_session(output: Output, url: str, session_id: str) -> None:
         "updated": shown_time(session.updated_at),
         "expires": shown_time(session.expires_at),
         "error": session.error or "-",
-        "output": "-" if session.output is None else shown_json(session.output),
+        "output": "-" if session.output is None else shown_output(session.output),
     }
     for name, value in facts.items():
         output.say(f"{name:<10} {value}")

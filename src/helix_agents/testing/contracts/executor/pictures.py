@@ -4,6 +4,7 @@ from typing import Any
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.hook_events import AfterToolEvent
 from helix_agents.agent.hooks import Hooks
@@ -13,6 +14,7 @@ from helix_agents.domain.messages import File, Image, Message, Part, Text, ToolM
 from helix_agents.domain.pending import AnswerRefused, ToolAnswer
 from helix_agents.domain.rendering import render
 from helix_agents.llm.scripted import ScriptedModel, call, reply
+from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
@@ -153,6 +155,19 @@ class PicturesContract(ScenarioContract):
         assert _results(await transcript(helix)) == [(MOON,), ()]
         assert await completed(await helix.execute(agent, "Go on", SESSION)) == "Gone on."
         assert _results(_last_asked(agent)) == [(MOON,), ()]
+
+    async def test_a_summary_is_made_from_the_names_of_images(self, helix: Executor) -> None:
+        def ask(request: ModelRequest) -> Any:
+            return "Seen." if isinstance(request.messages[-1], ToolMessage) else call("look")
+
+        summariser = ScriptedModel(lambda _: "They looked at the moon.", name="summariser")
+        compaction = Compaction(above_tokens=300, keep_tokens=50, model=summariser)
+        agent = _agent(model=ScriptedModel(ask), compaction=compaction)
+        for question in ("Look", "Look again"):
+            await completed(await helix.execute(agent, question, SESSION))
+        told = str([list(each.messages) for each in summariser.requests])
+        assert "[image: moon.png, image/png" in told
+        assert MOON.url not in told
 
     async def test_an_image_that_is_too_large_fails_its_call_alone(self, helix: Executor) -> None:
         @tool
