@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from helix_agents.domain.messages import (
     AssistantMessage,
@@ -14,7 +14,9 @@ from helix_agents.domain.messages import (
     ToolCall,
     ToolMessage,
     UserMessage,
+    parts_in,
 )
+from helix_agents.domain.parts import in_words, looks_like_parts
 from helix_agents.domain.records import encode
 from helix_agents.ports.llm import ToolSpec
 
@@ -67,6 +69,12 @@ def _message(message: Message) -> dict[str, Any]:
         case ToolMessage(tool_call_id=call_id, content=content, in_parts=in_parts):
             response = parts_of_result(message.parts) if in_parts else content
             return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": response}]}
+
+
+def output_of(output: Any) -> str:
+    """A run's output. The bytes of images and files in it do not belong in a trace."""
+    parts = cast("list[Any]", output) if isinstance(output, list) else [output]
+    return in_words(parts_in(parts)) if looks_like_parts(parts) else json_of(output)
 
 
 def parts_of_result(parts: Iterable[Part]) -> list[dict[str, Any]]:

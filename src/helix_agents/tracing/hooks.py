@@ -87,7 +87,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
         span = self._start_run(ctx, "completed", event.step_count)
         if span is not None:
             if self._contents:
-                said = AssistantMessage(text=contents.json_of(event.output))
+                said = AssistantMessage(text=contents.output_of(event.output))
                 span.set_attribute("gen_ai.output.messages", contents.reply_of(said, "stop"))
             span.end()
 
