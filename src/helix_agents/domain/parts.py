@@ -46,11 +46,10 @@ def parts_of(value: object) -> tuple[Part, ...] | None:
 
 def _part(item: object) -> Part:
     match item:
-        case str():
-            return Text(text=item)
-        case Text() | Image() | File():
-            _check(item)
-            return item
+        case str() | Text() | Image() | File():
+            part = Text(text=item) if isinstance(item, str) else item
+            _check(part)
+            return part
         case _:
             problem = f"beside images and files, a list has texts only, not a {type(item).__name__}"
             raise UnstorableValueError("list", problem)

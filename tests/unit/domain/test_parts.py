@@ -55,6 +55,7 @@ def test_a_value_consists_of_parts_if_an_image_a_file_or_a_text_is_among_them(va
         (Image(url=b"\x89PNG"), r"write Image\.of\(data, media_type\)"),  # pyright: ignore[reportArgumentType]
         (Image(url="data:image/png;base64,x"), "not valid base64"),
         (File(url="https://example.com", media_type=None), "media_type"),  # pyright: ignore[reportArgumentType]
+        (["\ud800", MOON], "surrogates not allowed"),
         (Text(text=3), "Expected `str`"),  # pyright: ignore[reportArgumentType]
     ],
 )

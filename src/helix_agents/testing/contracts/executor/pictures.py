@@ -3,19 +3,20 @@
 from typing import Any
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.client_tools import DefaultAnswer, client_tool
 from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.hook_events import AfterToolEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ToolEnd
-from helix_agents.domain.messages import File, Image, Message, Part, Text, ToolMessage
-from helix_agents.domain.pending import AnswerRefused, ToolAnswer
+from helix_agents.domain.messages import File, Image, Message, Part, Text, ToolMessage, UserMessage
+from helix_agents.domain.pending import AnswerLate, AnswerRefused, ToolAnswer
 from helix_agents.domain.rendering import render
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     OpenExecutor,
@@ -168,6 +169,31 @@ class PicturesContract(ScenarioContract):
         told = str([list(each.messages) for each in summariser.requests])
         assert "[image: moon.png, image/png" in told
         assert MOON.url not in told
+
+    async def test_an_image_that_comes_too_late_is_named(self, helix: Executor, clock: ManualClock) -> None:
+        agent = _agent(call("capture", id="a"), "Without, then.", "Thanks anyway.")
+        await suspended(await helix.execute(agent, "Capture", SESSION))
+        clock.advance(8 * 24 * 60 * 60 * 1000)
+        await completed(await helix.resume(agent, SESSION))
+        late = await helix.submit_tool_result(SESSION, "a", ToolAnswer(result=MOON))
+        assert isinstance(late, AnswerLate)
+        await completed(await helix.execute(agent, "And now?", SESSION))
+        [notice] = [each for each in await transcript(helix) if isinstance(each, UserMessage) and each.hidden]
+        assert notice.content == (
+            "A late answer to call a of capture has come: [image: moon.png, image/png, about 9 bytes]"
+        )
+
+    async def test_a_default_answer_can_be_an_image(self, helix: Executor, clock: ManualClock) -> None:
+        @client_tool(on_deadline=DefaultAnswer(MOON))
+        def capture() -> Image:
+            """Take a picture of the page."""
+            raise NotImplementedError
+
+        agent = _agent(call("capture", id="a"), "Seen.", tools=[capture])
+        await suspended(await helix.execute(agent, "Capture", SESSION))
+        clock.advance(8 * 24 * 60 * 60 * 1000)
+        await completed(await helix.resume(agent, SESSION))
+        assert _results(_last_asked(agent)) == [(MOON,)]
 
     async def test_an_image_that_is_too_large_fails_its_call_alone(self, helix: Executor) -> None:
         @tool
