@@ -177,7 +177,8 @@ async def test_an_mcp_client_is_given_the_images_of_an_output(pictures: LiveServ
     async with opened(pictures.url, mode) as client:
         result = await client.call_tool("painter", {"message": "Draw"})
     assert not result.is_error
-    text, image, papers, sound, far, _ = result.content
+    blocks: list[Any] = list(result.content)
+    text, image, papers, sound, far, _ = blocks
     assert (text.type, text.text) == ("text", "The moon:")
     assert (image.type, image.mime_type) == ("image", "image/png")
     assert image.data == MOON.url.partition(",")[2]
@@ -195,7 +196,7 @@ async def test_a_remote_agents_results_are_read_here_as_parts_if_they_are(pictur
     agent = Agent(name="here", model=ScriptedModel(script), tools=[far])
     async with Executor.open("memory://", agents=[agent]) as helix:
         run = await helix.execute(agent, "Look", session_id="s")
-        ends = [chunk async for chunk in run.stream() if chunk.type == "tool_end"]
+        ends = [chunk async for chunk in run.stream() if isinstance(chunk, ToolEnd)]
         assert await run.output() == "Done."
     [looked] = [end for end in ends if end.tool_name == "look"]
     assert looked.in_parts
