@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from helix_agents import Agent, ScriptedModel, ToolContext, ask_human, tool
+from helix_agents import Agent, Image, ScriptedModel, ToolContext, ask_human, tool
 from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.messages import Source
 from helix_agents.llm.scripted import call, provider_call, reply
@@ -70,10 +70,19 @@ def mean(request: ModelRequest) -> Any:
 villain = Agent(name="villain", model=ScriptedModel(mean), tools=[dig, bury, ask_human()], state=Kept)
 
 
+@tool
+async def see() -> list[str | Image]:
+    """See."""
+    return ["The moon:", Image.of(b"moon" * 200, "image/png", "moon.png")]
+
+
+eye = Agent(name="eye", model=ScriptedModel([call("see"), "Seen."]), tools=[see])
+
+
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveServer]:
     """The server of these tests, below a path of another application."""
-    server = agent_server(console=True, executor={"agents": [*agents, villain], "janitor_seconds": None})
+    server = agent_server(console=True, executor={"agents": [*agents, villain, eye], "janitor_seconds": None})
     app = Starlette(routes=[Mount("/agents", server)], lifespan=server.lifespan)
     with LiveServer(app) as live:
         live.app = server
@@ -249,6 +258,19 @@ def test_what_models_and_users_write_is_text_wherever_it_is_shown(ann: httpx2.Cl
     assert page.get_by_role("textbox").input_value().endswith('\\u202egnp.exe"\n}')
     page.goto(re.sub("#.*", "#/sessions/mean%20fate", here))
     is_harmless(page)
+
+
+def test_images_and_files_in_a_result_are_described_and_not_dumped(ann: httpx2.Client, open_console) -> None:
+    asked = {"agentType": "eye", "sessionId": "sights", "message": "look"}
+    assert ann.post("/start", json=asked).status_code == 200
+    settled(ann, "sights")
+    page = open_console("#/sessions/sights")
+    card = page.locator("details.tool", has_text="see")
+    card.locator("summary").first.click()
+    card.get_by_text("The moon:").wait_for()
+    described = card.locator(".attached").inner_text().split()
+    assert " ".join(described) == "image/png moon.png 1 KB, in the message"
+    assert "base64" not in page.locator("main").inner_text()
 
 
 def test_nothing_is_shown_without_credentials_and_no_more_than_they_allow(

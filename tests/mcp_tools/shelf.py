@@ -20,6 +20,7 @@ LOOK_SECONDS = 0.01
 GONE = "gone"
 
 server = MCPServer("shelf", version="1")
+PNG = "iVBOR4lQTkeJUE5H"
 reads = types.ToolAnnotations(read_only_hint=True)
 
 
@@ -99,6 +100,25 @@ async def show(what: str) -> Any:
             return types.CallToolResult(content=[])
         case "picture":
             return Image(data=b"\x89PNG" * 3, format="png")
+        case "sound":
+            sound = types.AudioContent(type="audio", data="c2Vh", mime_type="audio/wav")
+            return types.CallToolResult(content=[text, sound])
+        case "page":
+            page = types.BlobResourceContents(uri="book://tides/1.png", blob=PNG, mime_type="image/png")
+            raw = types.BlobResourceContents(uri="book://tides/raw", blob="c2Vh")
+            blobs = [types.EmbeddedResource(type="resource", resource=each) for each in (page, raw)]
+            return types.CallToolResult(content=blobs, structured_content={"pages": 3})
+        case "drawn":
+            same = types.TextContent(type="text", text='{"pages": 3}')
+            drawn = types.ImageContent(type="image", data=PNG, mime_type="image/png")
+            return types.CallToolResult(content=[same, drawn], structured_content={"pages": 3})
+        case "smudge":
+            smudge = types.ImageContent(type="image", data="x", mime_type="image/png")
+            return types.CallToolResult(content=[smudge])
+        case "torn":
+            torn = types.TextContent(type="text", text="torn")
+            drawn = types.ImageContent(type="image", data=PNG, mime_type="image/png")
+            return types.CallToolResult(content=[torn, drawn], is_error=True)
         case "link":
             link = types.ResourceLink(type="resource_link", name="Tides", uri="book://tides", description="of the sea")
             return types.CallToolResult(content=[link])

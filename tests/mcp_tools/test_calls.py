@@ -87,9 +87,28 @@ async def test_a_server_that_asks_for_input_in_the_middle_of_a_call_fails_the_ca
     assert (result.error, result.code) == (True, "tool_failed")
 
 
+PNG = "iVBOR4lQTkeJUE5H"
 SHOWN = {
     "nothing": None,
-    "picture": "[image/png, 12 bytes; results carry no such content]",
+    "picture": [{"type": "image", "url": f"data:image/png;base64,{PNG}", "media_type": "image/png"}],
+    "sound": [
+        {"type": "text", "text": "a note"},
+        {"type": "file", "url": "data:audio/wav;base64,c2Vh", "media_type": "audio/wav"},
+    ],
+    "page": [
+        {"type": "image", "url": f"data:image/png;base64,{PNG}", "media_type": "image/png", "filename": "1.png"},
+        {
+            "type": "file",
+            "url": "data:application/octet-stream;base64,c2Vh",
+            "media_type": "application/octet-stream",
+            "filename": "raw",
+        },
+        {"type": "text", "text": '{"pages": 3}'},
+    ],
+    "drawn": [
+        {"type": "text", "text": '{"pages": 3}'},
+        {"type": "image", "url": f"data:image/png;base64,{PNG}", "media_type": "image/png"},
+    ],
     "link": "[Tides: book://tides] of the sea",
     "chapter": "The sea breathes.",
     "both": {"text": "a note", "data": {"pages": 3}},
@@ -104,6 +123,27 @@ async def test_results_of_any_kind_have_a_form(service: Shelf) -> None:
     async with Executor.open("memory://", agents=[agent]) as helix:
         told = await results(helix, agent)
     assert dict(zip(SHOWN, (each.content for each in told), strict=True)) == SHOWN
+    assert [what for what, each in zip(SHOWN, told, strict=True) if each.in_parts] == [
+        "picture",
+        "sound",
+        "page",
+        "drawn",
+    ]
+
+
+async def test_an_image_that_cannot_be_read_fails_its_call(shelf: Shelf) -> None:
+    agent = agent_with(shelf.tools(), [call("shelf__show", {"what": "smudge"}), "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        [smudge] = await results(helix, agent)
+    assert (smudge.code, smudge.in_parts) == ("tool_output_invalid", False)
+    assert "not valid base64" in smudge.content
+
+
+async def test_an_error_names_the_images_in_it(shelf: Shelf) -> None:
+    agent = agent_with(shelf.tools(), [call("shelf__show", {"what": "torn"}), "Done."])
+    async with Executor.open("memory://", agents=[agent]) as helix:
+        [torn] = await results(helix, agent)
+    assert (torn.error, torn.content) == (True, "torn\n\n[image: image/png, about 12 bytes]")
 
 
 async def test_a_result_that_is_too_large_fails_its_call_alone(shelf: Shelf) -> None:

@@ -176,6 +176,31 @@ async def test_what_was_said_is_written_as_the_conventions_have_it(pictures: Pic
     assert "What is it?" in top["gen_ai.input.messages"]
 
 
+async def test_images_of_tools_are_told_without_their_bytes(pictures: Pictures) -> None:
+    moon = Image.of(b"moon" * 100, "image/png")
+
+    @tool
+    async def see() -> list[str | Image]:
+        """See."""
+        return ["The moon:", moon]
+
+    @tool(finish_with=True)
+    async def draw() -> Image:
+        """Draw."""
+        return moon
+
+    model = ScriptedModel([call("see"), call("draw")])
+    agent = Agent(name="writer", model=model, tools=[see, draw], output=Image)
+    await hold(agent, hooks=OpenTelemetryHooks(tracer_provider=pictures.provider(), capture_content=True))
+    told = json.loads(pictures.one("execute_tool see").attributes["gen_ai.tool.call.result"])
+    assert told[0] == {"type": "text", "content": "The moon:"}
+    assert (told[1]["type"], told[1]["mime_type"]) == ("blob", "image/png")
+    asked = json.loads(pictures.named("chat scripted")[1].attributes["gen_ai.input.messages"])
+    assert asked[-1]["parts"][0]["response"] == told
+    assert "[image: image/png" in pictures.one("invoke_agent writer").attributes["gen_ai.output.messages"]
+    assert "base64" not in str(pictures.spans)
+
+
 async def test_attributes_of_ones_own_stand_on_every_span(pictures: Pictures) -> None:
     hooks = OpenTelemetryHooks(
         tracer_provider=pictures.provider(), attributes=lambda ctx: {"user.id": ctx.user_id or "", "tier": "gold"}

@@ -12,6 +12,7 @@ from helix_agents import (
     DefinitionError,
     EngineOptions,
     Executor,
+    Image,
     InMemoryWorkspaces,
     LocalWorkspaces,
     ScriptedModel,
@@ -101,6 +102,31 @@ async def test_two_providers_of_one_name_are_refused_and_two_of_one_folder_are_t
         with pytest.raises(DefinitionError, match="another provider of workspaces is also called 'memory'"):
             await helix.execute(other, "Hi", "s")
     assert LocalWorkspaces("work") == LocalWorkspaces("work") != LocalWorkspaces("other")
+
+
+@pytest.mark.parametrize(
+    ("begins", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n", "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\n\n\n\nWEBP", "image/webp"),
+    ],
+)
+async def test_a_model_looks_at_an_image_by_reading_it(begins: bytes, kind: str) -> None:
+    @tool
+    async def paint(ctx: ToolContext[Any, Any]) -> str:
+        """A tool of the user that works on the same files."""
+        await (await ctx.workspace()).write("pictures/sea", begins + b"\0\xff")
+        return "painted"
+
+    script = (call("paint"), call("workspace_read_file", {"path": "pictures/sea"}), "Seen.")
+    async with Executor.open("memory://") as helix:
+        run = await helix.execute(_agent(Workspace(InMemoryWorkspaces()), *script, tools=[paint]), "Look", "s")
+        assert isinstance(await run.result(), Completed)
+        page = await helix.sessions.messages("s")
+    _, seen = [each.message for each in reversed(page.items) if isinstance(each.message, ToolMessage)]
+    assert seen.parts == (Image.of(begins + b"\0\xff", kind, "sea"),)
 
 
 async def test_what_is_long_is_cut_with_a_sentence_and_what_is_no_text_is_told_as_such() -> None:

@@ -17,6 +17,7 @@ from helix_agents.agent.schemas import SCHEMA_PROBLEMS, adapter_for, is_object, 
 from helix_agents.agent.signatures import read_signature, written_function
 from helix_agents.agent.tools import Tool, ToolInput, named_function, output_adapter
 from helix_agents.domain.errors import DefinitionError, ToolOutputError, UnstorableValueError
+from helix_agents.domain.parts import Content, in_plain
 from helix_agents.domain.pending import OnDeadline
 from helix_agents.domain.records import JSON, encode
 
@@ -65,11 +66,11 @@ class InputType:
 class Question(Tool[..., Any]):
     """A tool that a person answers."""
 
-    def check_output(self, result: Any, given: Mapping[str, JSON]) -> JSON:
+    def check_output(self, result: Any, given: Mapping[str, JSON]) -> Content:
         """As for any tool; if the question offers options, the answer has to be one of them."""
         answer = super().check_output(result, given)
         options: Sequence[JSON] = given.get("options") or ()
-        if options and encode(answer) not in [encode(option) for option in options]:
+        if options and encode(answer.content) not in [encode(option) for option in options]:
             raise ToolOutputError(self.name, f"the answer has to be one of {', '.join(map(repr, options))}")
         return answer
 
@@ -265,7 +266,7 @@ def _on_deadline(when: WhenUnanswered, subject: str) -> OnDeadline:
         )
         return OnDeadline(action=when)
     try:
-        return OnDeadline(action="default", default=jsonable(when.value))
+        return OnDeadline(action="default", default=jsonable(in_plain(when.value)))
     except UnstorableValueError as problem:
         raise DefinitionError(subject, f"its default answer has no JSON form: {problem.reason}") from problem
 

@@ -73,9 +73,10 @@ class ForgetToolResults:
 
 
 def _noted(result: ToolMessage) -> ToolMessage:
-    if len(encode(result.content)) <= len(FORGOTTEN):
+    # The address of an image is short, but the image itself is not.
+    if not result.in_parts and len(encode(result.content)) <= len(FORGOTTEN):
         return result
-    return msgspec.structs.replace(result, content=FORGOTTEN)
+    return msgspec.structs.replace(result, content=FORGOTTEN, in_parts=False)
 
 
 @dataclass(frozen=True, kw_only=True)

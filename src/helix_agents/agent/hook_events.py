@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 import msgspec
 
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId
-from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, Part, UserMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.sub_sessions import SubSessionStatus
 from helix_agents.domain.usage import TokenCount
@@ -171,7 +171,8 @@ class AroundToolEvent(HookEvent, frozen=True, kw_only=True):
 
 
 class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
-    """A call has its result, whatever ran it. If `error` is set, the result is what the model was told instead.
+    """A call has its result, whatever ran it. If `error` is set, the result is what the model was told instead. If the
+    result consists of texts, images and files, `parts` has them, and `result` their JSON form.
 
     The result was available at `ended_at`, in milliseconds; hooks are called once the whole batch is done. If another
     agent worked on the call, its `ctx.trace.errand` equals the `errand` here.
@@ -188,6 +189,7 @@ class AfterToolEvent(HookEvent, frozen=True, kw_only=True):
     ended_at: int
     ran_by: RanBy
     errand: str | None = None
+    parts: tuple[Part, ...] = ()
 
 
 class ToolRefusedEvent(HookEvent, frozen=True, kw_only=True):

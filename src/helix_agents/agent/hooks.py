@@ -15,7 +15,7 @@
 | before_tool          | BeforeToolEvent       | tool_name, tool_call_id, input                                   |
 | around_tool          | AroundToolEvent       | tool_name, tool_call_id, input                                   |
 | after_tool           | AfterToolEvent        | tool_name, tool_call_id, input, result, error, code, duration_ms |
-|                      |                       | ended_at, ran_by, errand                                         |
+|                      |                       | ended_at, ran_by, errand, parts                                  |
 | on_tool_refused      | ToolRefusedEvent      | tool_name, tool_call_id, code, error                             |
 | on_tool_unsettled    | ToolUnsettledEvent    | tool_name, tool_call_id, waits, duration_ms, ran_by, errand      |
 | before_sub_agent     | BeforeSubAgentEvent   | tool_call_id, agent, child_session_id, input                     |

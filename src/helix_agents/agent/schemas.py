@@ -1,7 +1,7 @@
 """What pydantic knows about a type, in words a model understands: a JSON schema, and a sentence about a mistake."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError
@@ -10,7 +10,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from helix_agents.agent.failures import ControlFlow, RetryTool, ToolFailed
 from helix_agents.domain.errors import UnstorableValueError
-from helix_agents.domain.messages import says_nothing
+from helix_agents.domain.messages import File, Image, Text, says_nothing
+from helix_agents.domain.parts import Content, in_json, parts_of
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.texts import said_by, storable
 
@@ -114,6 +115,13 @@ def refusal(problem: BaseException) -> str:
             return f"{type(problem).__name__}: {said_by(problem)}"
 
 
+def _refuse(value: Any) -> NoReturn:
+    if isinstance(value, Text | Image | File):
+        problem = "inside other data it is not shown to a model; return it by itself, or in a list with texts"
+        raise UnstorableValueError(type(value).__name__, problem)
+    raise PydanticSerializationError(f"Unable to serialize unknown type: {type(value)}")
+
+
 def jsonable(value: Any) -> JSON:
     """The value in a form that JSON can carry; a string stays as it is.
 
@@ -121,9 +129,24 @@ def jsonable(value: Any) -> JSON:
         UnstorableValueError: it contains something with no JSON form, refers to itself, or is not valid text.
     """
     try:
-        plain = value if type(value) is str else to_jsonable_python(value, inf_nan_mode="null")
+        plain = value if type(value) is str else to_jsonable_python(value, inf_nan_mode="null", fallback=_refuse)
+    except UnstorableValueError:
+        raise
     except REFUSALS as problem:
         raise UnstorableValueError(type(value).__name__, refusal(problem)) from problem
     # Anything that cannot be encoded has to be found here, where it can be reported, and not in a commit.
     encode(plain)
     return plain
+
+
+def content_of(value: Any) -> Content:
+    """What a function returned, as a tool message holds it: texts, images and files are shown to the model, and
+    anything else is data.
+
+    Raises:
+        UnstorableValueError: as `jsonable` does.
+    """
+    if type(value) is str:
+        return Content(jsonable(value))
+    parts = parts_of(value)
+    return Content(jsonable(value)) if parts is None else in_json(parts)

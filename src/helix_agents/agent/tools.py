@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from types import NoneType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, get_args, overload
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from helix_agents.agent.availability import AvailabilityPredicate, check_available
 from helix_agents.agent.calling import RunInThread, call_possibly_slow, call_quick, is_async, is_generator, takes
@@ -19,11 +19,21 @@ from helix_agents.agent.durations import Deadline, Duration, deadline_millisecon
 from helix_agents.agent.failures import ControlFlow
 from helix_agents.agent.names import check_tool_name
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, Preview, Reconcile, Reconciled, UnknownOutcome
-from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, adapter_for, arguments_json, jsonable, refusal, unfit
+from helix_agents.agent.schemas import (
+    REFUSALS,
+    SCHEMA_PROBLEMS,
+    adapter_for,
+    arguments_json,
+    content_of,
+    jsonable,
+    refusal,
+    unfit,
+)
 from helix_agents.agent.signatures import NOTHING, Signature, read_signature, written_function
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import DefinitionError, ToolInputError, ToolOutputError, UnstorableValueError
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.parts import Content, in_json, looks_like_parts, parts_of
 from helix_agents.domain.pending import OnDeadline
 from helix_agents.domain.records import JSON, encode
 from helix_agents.ports.entries import EntryStore
@@ -219,23 +229,24 @@ class Tool(Generic[P, R_co]):
         what = f"The reconcile function of {self.name!r}"
         return await call_possibly_slow(what, bound, in_thread=in_thread if sync else None)
 
-    def dump(self, result: Any) -> JSON:
+    def dump(self, result: Any) -> Content:
         """The function's result as it is stored and shown to the model. A string is kept as it is.
 
         Raises:
             ToolOutputError: the result does not fit the declared output type, or has no JSON form.
         """
         try:
-            if self.output is not None:
-                result = self.output.dump_python(self.output.validate_python(result), mode="json", by_alias=True)
-            return jsonable(result)
+            if self.output is None:
+                return content_of(result)
+            return self._declared(self.output, self.output.validate_python(result))
         except UnstorableValueError as problem:
             raise ToolOutputError(self.name, str(problem)) from problem
         except REFUSALS as problem:
             raise ToolOutputError(self.name, refusal(problem)) from problem
 
-    def check_output(self, result: Any, given: Mapping[str, JSON]) -> JSON:
-        """The client's result for a call with this input, after the declared output type has accepted it.
+    def check_output(self, result: Any, given: Mapping[str, JSON]) -> Content:
+        """The client's result for a call with this input, after the declared output type has accepted it. It is data
+        unless that type consists of texts, images and files.
 
         Raises:
             ToolOutputError: the result does not fit.
@@ -243,12 +254,19 @@ class Tool(Generic[P, R_co]):
         try:
             plain = jsonable(result)
             if self.output is None:
-                return plain
-            return self.output.dump_python(self.output.validate_json(encode(plain)), mode="json", by_alias=True)
+                return Content(plain)
+            return self._declared(self.output, _read(self.output, plain))
         except UnstorableValueError as problem:
             raise ToolOutputError(self.name, str(problem)) from problem
         except REFUSALS as problem:
             raise ToolOutputError(self.name, refusal(problem)) from problem
+
+    def _declared(self, output: TypeAdapter[Any], value: Any) -> Content:
+        """A value of the declared type."""
+        parts = parts_of(value)
+        if parts is not None:
+            return in_json(parts)
+        return Content(jsonable(output.dump_python(value, mode="json", by_alias=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +309,16 @@ class Capabilities(Protocol):
         """Periodic work, done by any number of processes at once. `is_over` tells whether a run's session can no longer
         be continued by anything."""
         ...
+
+
+def _read(output: TypeAdapter[Any], plain: JSON) -> Any:
+    """A value that was sent as JSON. Clients of some protocols send even a single image in a list."""
+    try:
+        return output.validate_json(encode(plain))
+    except ValidationError:
+        if looks_like_parts(plain) and len(plain) == 1:
+            return output.validate_json(encode(plain[0]))
+        raise
 
 
 def _seen_from(context: ToolContext[Any, Any], *, sync: bool) -> ToolContext[Any, Any]:

@@ -1,8 +1,9 @@
 """The tools with which a model works in its workspace; their texts are the same for every provider."""
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, ParamSpec, TypeVar, cast
 
 from pydantic import Field
 
@@ -12,6 +13,7 @@ from helix_agents.agent.failures import ToolFailed
 from helix_agents.agent.tools import Tool
 from helix_agents.agent.workspace import Workspace
 from helix_agents.domain.errors import WorkspaceFailedError, WorkspaceFileError
+from helix_agents.domain.messages import Image
 from helix_agents.domain.texts import storable
 from helix_agents.domain.workspaces import matches, parts_of
 from helix_agents.ports.workspaces import CommandResult, FileInfo, WorkspaceFiles
@@ -31,7 +33,15 @@ _TRIES = 5
 _OUTPUT_BYTES = 4
 """Output is limited in bytes and shown in characters; one character takes up to this many bytes."""
 
+_PICTURES = (
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "png"),
+    (re.compile(rb"\xff\xd8\xff"), "jpeg"),
+    (re.compile(rb"GIF8[79]a"), "gif"),
+    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), "webp"),
+)
+
 P = ParamSpec("P")
+R = TypeVar("R", bound=str | Image)
 
 
 def workspace_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
@@ -44,13 +54,14 @@ def workspace_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
     return tuple(tools)
 
 
-def _told(function: Callable[P, Awaitable[str]]) -> Callable[P, Awaitable[str]]:
+def _told(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     """Tells the model what the provider refused, because the model can do something about it."""
 
     @wraps(function)
-    async def telling(*args: P.args, **kwargs: P.kwargs) -> str:
+    async def telling(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return storable(await function(*args, **kwargs))
+            told = await function(*args, **kwargs)
+            return cast("R", storable(told)) if isinstance(told, str) else told
         except (WorkspaceFileError, WorkspaceFailedError) as problem:
             raise ToolFailed(storable(str(problem))) from problem
 
@@ -66,8 +77,8 @@ def _reading_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         path: str,
         start_line: Annotated[int, Field(ge=1)] = 1,
         end_line: Annotated[int, Field(ge=1)] | None = None,
-    ) -> str:
-        """Read a text file of your workspace, or some lines of it.
+    ) -> str | Image:
+        """Read a text file of your workspace, or some lines of it, or look at an image in it.
 
         Args:
             path: The file's path in the workspace, such as notes/plan.md.
@@ -77,7 +88,11 @@ def _reading_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         if end_line is not None and end_line < start_line:
             raise ToolFailed(f"Line {end_line} is before line {start_line}.")
         files = await ctx.link.open_files(changes=False)
-        text = _text(path, await files.read(path, most_bytes=most_bytes))
+        raw = await files.read(path, most_bytes=most_bytes)
+        picture = _picture(path, raw)
+        if picture is not None:
+            return picture
+        text = _text(path, raw)
         return _lines_of(path, text, start_line, end_line, most_shown)
 
     @_told
@@ -257,6 +272,14 @@ def _shell_tool(workspace: Workspace) -> Tool[..., Any]:
     return built_in_tool(
         "workspace_run", run, effect=workspace.command_effect, require_approval=workspace.approve_commands
     )
+
+
+def _picture(path: str, raw: bytes) -> Image | None:
+    """An image in one of the formats that models read, told by how it begins and not by its name."""
+    for begins, kind in _PICTURES:
+        if begins.match(raw):
+            return Image.of(raw, f"image/{kind}", filename=path.rpartition("/")[2])
+    return None
 
 
 def _text(path: str, raw: bytes) -> str:

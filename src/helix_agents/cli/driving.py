@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 from pydantic_core import to_jsonable_python
 
 from helix_agents.agent.agent import AnyAgent
@@ -18,7 +19,7 @@ from helix_agents.cli.following import follow
 from helix_agents.cli.opened import open_driving
 from helix_agents.cli.options import DEFAULT_STORE
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain, shown_json
+from helix_agents.cli.plain import plain, shown_json, shown_output
 from helix_agents.cli.typed import typed
 from helix_agents.cli.warnings_shown import show_warnings
 from helix_agents.domain.errors import StillWaitingError
@@ -172,7 +173,7 @@ def document_of(result: RunResult[Any]) -> dict[str, Any]:
         "session_id": result.session_id,
         "run_id": result.run_id,
         "status": result.status,
-        "output": to_jsonable_python(result.output) if isinstance(result, Completed) else None,
+        "output": _in_json(result.output) if isinstance(result, Completed) else None,
         "pending": plain(result.pending) if isinstance(result, Suspended) else [],
         "reason": result.reason if isinstance(result, Interrupted) else None,
         "error": {"code": failed.code, "message": failed.error, "retryable": failed.retryable} if failed else None,
@@ -213,7 +214,11 @@ def _tell_waiting(output: Output, session: SessionId, calls: Sequence[PendingCal
 def tell_output(output: Output, agent: AnyAgent, result: Completed[Any]) -> None:
     """Show a structured output; a text was already shown as it was written."""
     if agent.output is not None:
-        output.say(shown_json(to_jsonable_python(result.output)))
+        output.say(shown_output(_in_json(result.output)))
+
+
+def _in_json(output: Any) -> Any:
+    return to_jsonable_python(output, fallback=msgspec.to_builtins)
 
 
 def described(call: PendingCall) -> str:

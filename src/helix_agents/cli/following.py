@@ -22,6 +22,7 @@ from helix_agents.domain.chunks import (
     ToolStart,
 )
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.parts import result_in_words
 from helix_agents.domain.results import RunResult
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.handle import RunHandle
@@ -62,8 +63,8 @@ def _note(chunk: StreamChunk) -> str | None:
     match chunk:
         case ToolStart(tool_name=name, arguments=arguments) if _is_worth_telling(name):
             return f"· {who}{name} {_short(arguments)}"
-        case ToolEnd(tool_name=name, result=result) if _is_worth_telling(name):
-            return f"· {who}{name} → {_short(result)}"
+        case ToolEnd(tool_name=name, result=result, in_parts=in_parts) if _is_worth_telling(name):
+            return f"· {who}{name} → {_short(result_in_words(result, in_parts=in_parts))}"
         case ToolError(tool_name=name, error=error):
             return f"· {who}{name} failed: {_short(error)}"
         case ProviderToolInput(tool_name=name, arguments=arguments):

@@ -6,8 +6,9 @@ from typing import Any, cast
 import msgspec
 
 from helix_agents.domain.chunks import SourceChunk
-from helix_agents.domain.messages import Source
+from helix_agents.domain.messages import Source, parts_in
 from helix_agents.domain.paging import Page
+from helix_agents.domain.parts import in_words, looks_like_parts
 
 
 def plain(value: Any) -> Any:
@@ -63,3 +64,9 @@ def shown_json(value: Any) -> str:
 def source_line(source: Source | SourceChunk) -> str:
     """Something that an answer refers to, in one line."""
     return " ".join(word for word in (source.title, source.url or source.document_id) if word)
+
+
+def shown_output(output: Any) -> str:
+    """An output on one line; images and files are named, because nobody reads their data."""
+    parts = cast("list[Any]", output) if isinstance(output, list) else [output]
+    return " ".join(in_words(parts_in(parts)).split("\n")) if looks_like_parts(parts) else shown_json(output)

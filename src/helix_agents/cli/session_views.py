@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from helix_agents.cli.output import Output
-from helix_agents.cli.plain import plain, plain_page, shown_json, shown_span, shown_time, source_line
+from helix_agents.cli.plain import plain, plain_page, shown_json, shown_output, shown_span, shown_time, source_line
 from helix_agents.cli.stored import open_stored
 from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
 from helix_agents.domain.paging import Page
+from helix_agents.domain.parts import result_in_words
 from helix_agents.domain.sessions import SessionFilter
 from helix_agents.domain.traces import trace_of
 from helix_agents.ports.state_store import SessionStateStore
@@ -52,7 +53,7 @@ async def show_session(output: Output, url: str, session_id: str) -> None:
         "updated": shown_time(session.updated_at),
         "expires": shown_time(session.expires_at),
         "error": session.error or "-",
-        "output": "-" if session.output is None else shown_json(session.output),
+        "output": "-" if session.output is None else shown_output(session.output),
     }
     for name, value in facts.items():
         output.say(f"{name:<10} {value}")
@@ -95,8 +96,9 @@ def shown_message(message: Message) -> Iterable[str]:
                 yield f"source: {source}"
             for call in calls:
                 yield f"assistant calls {call.name} {shown_json(call.arguments)}{cut}"
-        case ToolMessage(tool_name=name, content=content, error=error):
-            yield f"{name} {'failed' if error else 'answers'}: {shown_json(content)}"
+        case ToolMessage(tool_name=name, content=content, in_parts=in_parts, error=error):
+            said = shown_json(result_in_words(content, in_parts=in_parts))
+            yield f"{name} {'failed' if error else 'answers'}: {said}"
 
 
 def _part(part: Any) -> str:

@@ -74,11 +74,12 @@ class ToolStart(ChunkHeader, tag="tool_start"):
 
 
 class ToolEnd(ChunkHeader, tag="tool_end"):
-    """A call has its result."""
+    """A call has its result. If it is `in_parts`, it is a list of texts, images and files in their JSON form."""
 
     tool_call_id: ToolCallId
     tool_name: str
     result: JSON = None
+    in_parts: bool = False
 
 
 class ToolError(ChunkHeader, tag="tool_error"):

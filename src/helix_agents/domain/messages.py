@@ -1,35 +1,74 @@
 """What a transcript consists of: user, assistant and tool messages."""
 
+from base64 import b64encode
 from collections.abc import Iterator
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
 
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.records import JSON, Record, decode
 
 
-class Text(Record, tag_field="type", tag="text"):
-    """A piece of text in a user message."""
+class _Part(Record):
+    """A piece of a message. It can also be the type of a tool's result or an agent's output: pydantic validates it."""
+
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        return value if isinstance(value, cls) else msgspec.convert(value, cls)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> dict[str, Any]:
+        # A plain dictionary, so that the library is not needed here.
+        return {
+            "type": "function-plain",
+            "function": {"type": "no-info", "function": cls._given},
+            "serialization": {"type": "function-plain", "function": msgspec.to_builtins, "when_used": "always"},
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        (own,) = msgspec.json.schema(cls)["$defs"].values()
+        return {key: value for key, value in own.items() if key != "title"}
+
+
+class Text(_Part, tag_field="type", tag="text"):
+    """A piece of text in a message."""
 
     text: str
 
 
-class Image(Record, tag_field="type", tag="image"):
+class Image(_Part, tag_field="type", tag="image"):
     """A picture, as a web address or data URL."""
 
     url: str
     media_type: str | None = None
     filename: str | None = None
 
+    @classmethod
+    def of(cls, data: bytes, media_type: str, filename: str | None = None) -> "Image":
+        """The picture with these bytes, as a data URL: `Image.of(png, "image/png")`."""
+        return cls(url=_data_url(data, media_type), media_type=media_type, filename=filename)
 
-class File(Record, tag_field="type", tag="file"):
+
+class File(_Part, tag_field="type", tag="file"):
     """A document, as a web address or data URL."""
 
     url: str
     media_type: str
     filename: str | None = None
 
+    @classmethod
+    def of(cls, data: bytes, media_type: str, filename: str | None = None) -> "File":
+        """The file with these bytes, as a data URL: `File.of(pdf, "application/pdf", "papers.pdf")`."""
+        return cls(url=_data_url(data, media_type), media_type=media_type, filename=filename)
+
 
 Part: TypeAlias = Text | Image | File
+
+
+def _data_url(data: bytes, media_type: str) -> str:
+    return f"data:{media_type};base64,{b64encode(data).decode()}"
 
 
 class UserMessage(Record, tag_field="role", tag="user"):
@@ -117,6 +156,11 @@ class AssistantMessage(Record, tag_field="role", tag="assistant"):
     provider_calls: tuple[ProviderCall, ...] = ()
     sources: tuple[Source, ...] = ()
 
+    @property
+    def role(self) -> Literal["assistant"]:
+        """Who says it, as in its JSON."""
+        return "assistant"
+
 
 def in_spoken_order(reply: AssistantMessage) -> Iterator[Thinking | str | ProviderCall]:
     """The reasoning, the text and the provider's own calls of a reply, each where it began. The text is one piece."""
@@ -136,11 +180,6 @@ def in_spoken_order(reply: AssistantMessage) -> Iterator[Thinking | str | Provid
         yield call
         call = next(calls)
 
-    @property
-    def role(self) -> Literal["assistant"]:
-        """Who says it, as in its JSON."""
-        return "assistant"
-
 
 EDITED_INPUT = "edited_input"
 """Metadata key of a tool message: the input that a person gave in place of the model's."""
@@ -152,6 +191,8 @@ HELD_SINCE = "held_since"
 class ToolMessage(Record, tag_field="role", tag="tool"):
     """The result of one call. A string is stored verbatim; `code` says why a call failed or did not run.
 
+    If the result is `in_parts`, the content is a list of texts, images and files in their JSON form, and the model sees
+    them; `parts` has them as objects. Any other list is data, whatever it looks like.
     If a person changed the input before approving the call, `metadata["edited_input"]` is the input it ran with. The
     call in the transcript stays as the model wrote it, so an adapter tells the model about the change with the result.
     If the result was known while other calls of its step were still open, `metadata["held_since"]` says since when, so
@@ -161,6 +202,7 @@ class ToolMessage(Record, tag_field="role", tag="tool"):
     tool_call_id: ToolCallId
     tool_name: str
     content: JSON = None
+    in_parts: bool = False
     error: bool = False
     code: str | None = None
     id: str | None = None
@@ -170,6 +212,20 @@ class ToolMessage(Record, tag_field="role", tag="tool"):
     def role(self) -> Literal["tool"]:
         """Who says it, as in its JSON."""
         return "tool"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The texts, images and files of the result; empty if it is something else."""
+        return parts_in(self.content) if self.in_parts else ()
+
+
+def parts_in(content: JSON) -> tuple[Part, ...]:
+    """The parts with this JSON form.
+
+    Raises:
+        ValueError: it is not the JSON form of parts.
+    """
+    return msgspec.convert(content, tuple[Part, ...])
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage

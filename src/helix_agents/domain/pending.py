@@ -21,9 +21,11 @@ UNKNOWN_OUTCOME = "unknown_outcome"
 
 
 class ToolAnswer(Record, tag_field="kind", tag="client-tool-result"):
-    """The result of the client's tool, or why it failed."""
+    """The result of the client's tool, or why it failed. Whoever stores the answer finds out whether it is `in_parts`:
+    it then is a list of texts, images and files in their JSON form."""
 
     result: JSON = None
+    in_parts: bool = False
     error: str | None = None
 
 

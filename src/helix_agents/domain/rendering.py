@@ -230,7 +230,9 @@ def _tail_of(messages: Sequence[Message]) -> _Reply:
 
 def _result_of(chunk: ToolEnd | ToolError) -> ToolMessage:
     if isinstance(chunk, ToolEnd):
-        return ToolMessage(tool_call_id=chunk.tool_call_id, tool_name=chunk.tool_name, content=chunk.result)
+        return ToolMessage(
+            tool_call_id=chunk.tool_call_id, tool_name=chunk.tool_name, content=chunk.result, in_parts=chunk.in_parts
+        )
     return ToolMessage(
         tool_call_id=chunk.tool_call_id, tool_name=chunk.tool_name, content=chunk.error, error=True, code=chunk.code
     )

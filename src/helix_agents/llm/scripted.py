@@ -9,6 +9,7 @@ from helix_agents.agent.choices import check_choice
 from helix_agents.domain.errors import DefinitionError, ModelError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from helix_agents.domain.parts import result_in_words
 from helix_agents.domain.records import Record, encode
 from helix_agents.domain.summaries import summarised_by
 from helix_agents.llm.script import (
@@ -251,6 +252,6 @@ def _shown(messages: Sequence[Message]) -> str:
             said = "user sent text and files"
         case AssistantMessage(text=text):
             said = f"assistant said {text!r}"
-        case ToolMessage(tool_name=tool, content=content):
-            said = f"tool {tool} answered {encode(content).decode()}"
+        case ToolMessage(tool_name=tool, content=content, in_parts=in_parts):
+            said = f"tool {tool} answered {encode(result_in_words(content, in_parts=in_parts)).decode()}"
     return said if len(said) <= 300 else f"{said[:300]}…"

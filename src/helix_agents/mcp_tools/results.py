@@ -1,28 +1,33 @@
 """A server's answer to a call, in the form that a model is told."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 import mcp_types as types
 
+from helix_agents.domain.messages import File, Image, Part, Text
+from helix_agents.domain.parts import in_words
 from helix_agents.domain.records import JSON
 
 
 def text_of(result: types.CallToolResult) -> str:
     """The whole answer in words, for an error."""
-    texts = [_told(block) for block in result.content]
+    texts = [in_words([_part(block)]) for block in result.content]
     if result.structured_content is not None and not texts:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]
     return "\n\n".join(text for text in texts if text) or "The tool failed and gave no reason."
 
 
-def content_of(result: types.CallToolResult) -> JSON:
-    """The result of a call: text, or data.
+def content_of(result: types.CallToolResult) -> JSON | list[Part]:
+    """The result of a call: text or data, or parts if it has images, sounds or files.
 
-    If a server returns both, and its text only repeats the data, the data is enough. Results carry no images, sounds or
-    files; the result only says that there was one.
+    If a server returns both text and data, and its text only repeats the data, the data is enough.
     """
-    texts = [text for block in result.content if (text := _told(block))]
+    parts = [_part(block) for block in result.content]
+    texts = [part.text for part in parts if isinstance(part, Text) and part.text]
+    if any(not isinstance(part, Text) for part in parts):
+        return _with_data(parts, texts, result.structured_content)
     text = "\n\n".join(texts)
     if result.structured_content is None:
         return text if texts else None
@@ -30,6 +35,13 @@ def content_of(result: types.CallToolResult) -> JSON:
     if all(_repeats(each, data, result.structured_content) for each in texts) or _repeats_parts(texts, data):
         return data
     return {"text": text, "data": data}
+
+
+def _with_data(parts: Sequence[Part], texts: Sequence[str], data: Any) -> list[Part]:
+    """The parts, and the data that came with them unless a text says the same."""
+    is_said = data is None or any(_repeats(text, _unwrapped(data), data) for text in texts)
+    more = [] if is_said else [Text(text=json.dumps(data, ensure_ascii=False))]
+    return [*parts, *more]
 
 
 def _unwrapped(data: Any) -> Any:
@@ -55,15 +67,28 @@ def _repeats_parts(texts: list[str], data: Any) -> bool:
     return len(items) == len(texts) and all(map(_repeats, texts, items))
 
 
-def _told(block: types.ContentBlock) -> str:
+def _part(block: types.ContentBlock) -> Part:
     match block:
         case types.TextContent(text=text):
-            return text
-        case types.ImageContent(data=data, mime_type=kind) | types.AudioContent(data=data, mime_type=kind):
-            return f"[{kind}, {len(data) * 3 // 4} bytes; results carry no such content]"
+            return Text(text=text)
+        case types.ImageContent(data=data, mime_type=kind):
+            return Image(url=_data_url(kind, data), media_type=kind)
+        case types.AudioContent(data=data, mime_type=kind):
+            return File(url=_data_url(kind, data), media_type=kind)
         case types.ResourceLink(uri=uri, name=name, description=about):
-            return f"[{name}: {uri}]" + (f" {about}" if about else "")
+            return Text(text=f"[{name}: {uri}]" + (f" {about}" if about else ""))
         case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
-            return text
+            return Text(text=text)
         case types.EmbeddedResource(resource=resource):
-            return f"[{resource.uri}, {resource.mime_type or 'a file'}; results carry no such content]"
+            return _file(cast("types.BlobResourceContents", resource))
+
+
+def _file(resource: types.BlobResourceContents) -> Image | File:
+    kind = resource.mime_type or "application/octet-stream"
+    made = Image if kind.startswith("image/") else File
+    name = str(resource.uri).rpartition("/")[2] or None
+    return made(url=_data_url(kind, resource.blob), media_type=kind, filename=name)
+
+
+def _data_url(media_type: str, data: str) -> str:
+    return f"data:{media_type};base64,{data}"

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from helix_agents.domain.messages import (
     AssistantMessage,
     File,
     Image,
     Message,
+    Part,
     ProviderCall,
     Text,
     Thinking,
@@ -16,7 +17,9 @@ from helix_agents.domain.messages import (
     ToolMessage,
     UserMessage,
     in_spoken_order,
+    parts_in,
 )
+from helix_agents.domain.parts import in_words, looks_like_parts
 from helix_agents.domain.records import encode
 from helix_agents.ports.llm import ToolSpec
 
@@ -66,8 +69,20 @@ def _message(message: Message) -> dict[str, Any]:
             return {"role": "user", "parts": [_part(part) for part in parts]}
         case AssistantMessage():
             return {"role": "assistant", "parts": _parts_of_reply(message)}
-        case ToolMessage(tool_call_id=call_id, content=content):
-            return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": content}]}
+        case ToolMessage(tool_call_id=call_id, content=content, in_parts=in_parts):
+            response = parts_of_result(message.parts) if in_parts else content
+            return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": response}]}
+
+
+def output_of(output: Any) -> str:
+    """A run's output. The bytes of images and files in it do not belong in a trace."""
+    parts = cast("list[Any]", output) if isinstance(output, list) else [output]
+    return in_words(parts_in(parts)) if looks_like_parts(parts) else json_of(output)
+
+
+def parts_of_result(parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """The texts, images and files of a result."""
+    return [_part(part) for part in parts]
 
 
 def _part(part: Text | Image | File) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
         span = self._start_run(ctx, "completed", event.step_count)
         if span is not None:
             if self._contents:
-                said = AssistantMessage(text=contents.json_of(event.output))
+                said = AssistantMessage(text=contents.output_of(event.output))
                 span.set_attribute("gen_ai.output.messages", contents.reply_of(said, "stop"))
             span.end()
 
@@ -315,7 +315,8 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
     def _write_result(self, span: Span, event: AfterToolEvent) -> None:
         if self._contents:
             span.set_attribute("gen_ai.tool.call.arguments", contents.json_of(dict(event.input)))
-            span.set_attribute("gen_ai.tool.call.result", contents.json_of(event.result))
+            result = contents.parts_of_result(event.parts) if event.parts else event.result
+            span.set_attribute("gen_ai.tool.call.result", contents.json_of(result))
         if event.error:
             self._fail(span, event.code or "tool_failed", event.result)
 

@@ -44,7 +44,7 @@ def test_a_function_without_a_body_says_what_the_client_gets_and_gives_back() ->
     assert pick_files.spec().parameters["properties"]["folder"] == {"type": "string", "description": "Where to start."}
     given = pick_files.parse({"folder": "/"})
     assert pick_files.dump_input(given) == {"folder": "/", "most": 3}
-    assert pick_files.check_output(["a.txt"], given) == ["a.txt"]
+    assert pick_files.check_output(["a.txt"], given).content == ["a.txt"]
     with pytest.raises(ToolOutputError, match="0: Input should be a valid string, got 3"):
         pick_files.check_output([3], given)
 
@@ -62,7 +62,7 @@ def test_everything_can_be_named_without_a_function() -> None:
     }
     given = weather.parse({"city": "Kiel"})
     assert given == weather.dump_input(given) == weather.parse(given) == {"city": "Kiel", "country": "de"}
-    assert weather.check_output({"wind": 3}, given) == {"wind": 3.0}
+    assert weather.check_output({"wind": 3}, given).content == {"wind": 3.0}
     with pytest.raises(ToolInputError, match="city: Field required"):
         weather.parse("")
     with pytest.raises(TypeError, match="a client runs this tool"):
@@ -74,8 +74,8 @@ def test_without_a_declared_type_any_result_is_taken() -> None:
     def show(text: str):
         """Show a text."""
 
-    assert show.check_output({"any": ["thing"]}, {}) == {"any": ["thing"]}
-    assert show.check_output(Place(city="Kiel"), {}) == {"city": "Kiel", "country": "de"}
+    assert show.check_output({"any": ["thing"]}, {}).content == {"any": ["thing"]}
+    assert show.check_output(Place(city="Kiel"), {}).content == {"city": "Kiel", "country": "de"}
     with pytest.raises(ToolOutputError, match="cannot be stored as JSON"):
         show.check_output(object(), {})
 
@@ -94,9 +94,9 @@ def test_without_a_question_the_model_writes_one_and_may_offer_options() -> None
     assert list(ask.spec().parameters["properties"]) == ["question", "options"]
     assert ask.spec().parameters["required"] == ["question"]
     open_question = ask.parse({"question": "Why?"})
-    assert ask.check_output("Because.", open_question) == "Because."
+    assert ask.check_output("Because.", open_question).content == "Because."
     choice = ask.parse({"question": "Which?", "options": ["eu", "us"]})
-    assert ask.check_output("eu", choice) == "eu"
+    assert ask.check_output("eu", choice).content == "eu"
     with pytest.raises(ToolOutputError, match="one of 'eu', 'us'"):
         ask.check_output("asia", choice)
 
@@ -121,7 +121,7 @@ def test_fixed_options_go_with_a_question_of_the_model() -> None:
     assert list(ask.spec().parameters["properties"]) == ["question"]
     given = ask.parse({"question": "How many?"})
     assert given == {"question": "How many?", "options": [1, 2]}
-    assert ask.check_output(2, given) == 2
+    assert ask.check_output(2, given).content == 2
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_fixed_options_go_with_a_question_of_the_model() -> None:
 )
 def test_an_answer_has_to_be_of_the_declared_type(answer: Any, good: Any, stored: Any, bad: Any) -> None:
     ask = ask_human("Well?", answer=answer)
-    assert ask.check_output(good, {"question": "Well?"}) == stored
+    assert ask.check_output(good, {"question": "Well?"}).content == stored
     with pytest.raises(ToolOutputError):
         ask.check_output(bad, {"question": "Well?"})
 

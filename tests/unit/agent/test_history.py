@@ -8,7 +8,8 @@ import pytest
 from helix_agents import Agent, ForgetToolResults, LastTurns, Message, RunContext, ScriptedModel, UserMessage
 from helix_agents.agent.history import FORGOTTEN, processed
 from helix_agents.domain.errors import DefinitionError
-from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
+from helix_agents.domain.messages import AssistantMessage, Image, ToolCall, ToolMessage
+from helix_agents.domain.parts import in_json
 from helix_agents.domain.summaries import Summarised, summary_message
 
 CTX: RunContext[Any, Any] = cast("RunContext[Any, Any]", None)
@@ -34,6 +35,15 @@ def shown_results(processor: ForgetToolResults, messages: Sequence[Message]) -> 
     assert len(shown) == len(messages)
     results = [each for each in shown if isinstance(each, ToolMessage)]
     return "".join("-" if each.content == FORGOTTEN else "x" for each in results)
+
+
+def test_a_forgotten_image_is_gone_even_if_its_address_is_short() -> None:
+    content, in_parts = in_json((Image(url="https://a.b/c"),))
+    seen = ToolMessage(tool_call_id="call_1", tool_name="look", content=content, in_parts=in_parts)
+    call = AssistantMessage(tool_calls=(ToolCall(id="call_1", name="look"),))
+    *_, shown = ForgetToolResults(keep=0, batch=1)(CTX, [UserMessage(content="Look"), call, seen])
+    assert isinstance(shown, ToolMessage)
+    assert (shown.content, shown.parts) == (FORGOTTEN, ())
 
 
 @pytest.mark.parametrize(

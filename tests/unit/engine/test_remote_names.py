@@ -1,13 +1,16 @@
 """Names of another service's calls as they are known here: what providers take, and nobody else's."""
 
 import re
+from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from helix_agents.domain.chunks import ToolEnd
 from helix_agents.domain.errors import InvalidIdError
 from helix_agents.domain.ids import check_id
-from helix_agents.engine.remote.chunks import Names
+from helix_agents.engine.remote.chunks import Names, attributed
 
 PROVIDERS_TAKE = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 PLAIN = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
@@ -55,3 +58,21 @@ def test_calls_of_two_children_never_meet(call_id: str, one: str, other: str) ->
     tails = [re.sub(r"[^a-zA-Z0-9_-]", "_", child[-12:]) for child in (one, other)]
     if tails[0] != tails[1]:
         assert Names(one).call_here(call_id) != Names(other).call_here(call_id)
+
+
+@pytest.mark.parametrize(
+    ("result", "believed"),
+    [
+        ([{"type": "image", "url": "https://example.com"}], True),
+        ("moon", False),
+        ([{"type": "image"}], False),
+        (3, False),
+    ],
+)
+def test_a_service_is_believed_that_a_result_has_parts_only_if_they_can_be_read(result: Any, believed: bool) -> None:
+    about: dict[str, Any] = {"session_id": "there", "run_id": "r", "agent_type": "eye", "tool_call_id": "c"}
+    said = ToolEnd(**about, tool_name="look", result=result, in_parts=True)
+    names = Names("child_0123456789ab")
+    here = attributed(said, names, there="there", here="here", agent_type="eye", delegated_by="call_1")
+    assert isinstance(here, ToolEnd)
+    assert (here.result, here.in_parts) == (result, believed)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helix_agents.domain.messages import AssistantMessage, Image, Message, Text, ToolCall, ToolMessage, UserMessage
+from helix_agents.domain.parts import in_json
 from helix_agents.domain.summaries import Summarised, summarised_by, summary_message
 from helix_agents.engine.steps.corrections import INVALID_ARGUMENTS, Corrections
 from helix_agents.engine.steps.shown import TOKENS_PER_FILE, Shown, about_tokens
@@ -101,6 +102,9 @@ def test_a_provider_is_believed_unless_it_cannot_be_true():
 def test_a_picture_counts_as_a_picture_and_not_as_its_bytes():
     picture = Image(url="data:image/png;base64," + "A" * 1_000_000)
     assert about_tokens(UserMessage(content=(Text(text="Look:"), picture))) < TOKENS_PER_FILE + 10
+    content, in_parts = in_json((Text(text="Look:"), picture))
+    seen = ToolMessage(tool_call_id="c", tool_name="look", content=content, in_parts=in_parts)
+    assert TOKENS_PER_FILE < about_tokens(seen) < TOKENS_PER_FILE + 10
 
 
 def test_a_summary_in_the_middle_of_a_turn_forgets_no_correction():

@@ -294,7 +294,7 @@ class _CompanionCall:
             return await self._waiting(session)
         if self._scope.stop.requested.is_set() and run.status in ("interrupted", "failed"):
             return CallOutcome(tool_call_id=self._planned.tool_call_id, state="stopped")
-        end = end_of_call(self._scope, self._planned, session, run)
+        end = await end_of_call(self._scope, self._planned, session, run)
         if end.status == "terminated":
             # A companion whose question was given up keeps its conversation.
             end = end._replace(status="interrupted")

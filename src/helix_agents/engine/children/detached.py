@@ -7,6 +7,7 @@ from helix_agents.domain.commits import StartRun, is_detached
 from helix_agents.domain.errors import CallerError, ConflictError, HelixError, StateSchemaChangedError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.parts import result_in_words
 from helix_agents.domain.pending import READY
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -47,8 +48,9 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
             continue
         session = await store.load_state(ref.sub_session_id)
         named = PlannedCall(tool_call_id=ref.tool_call_id, tool_name=SPAWN_AGENT, kind="companion")
-        end = end_of_call(scope, named, session, run)
-        text = f"Companion {ref.name!r} ({ref.agent_type}) is {end.status}: {end.message.content}"
+        end = await end_of_call(scope, named, session, run)
+        said = result_in_words(end.message.content, in_parts=end.message.in_parts)
+        text = f"Companion {ref.name!r} ({ref.agent_type}) is {end.status}: {said}"
         notice = UserMessage(content=text, hidden=True, metadata={"helix": COMPANION_NOTICE})
         scope.tell_with_reply(notice)
         updates.append(end.ref_update)

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.paging import MAX_LIMIT
+from helix_agents.domain.parts import Content, in_json, looks_like_parts, parts_of_output
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
@@ -32,11 +34,15 @@ class ChildEnd(NamedTuple):
         )
 
 
-def end_of_child(tool_call_id: ToolCallId, tool_name: str, session: SessionState, run: RunRecord) -> ChildEnd:
+async def end_of_child(
+    store: SessionStateStore, tool_call_id: ToolCallId, tool_name: str, session: SessionState, run: RunRecord
+) -> ChildEnd:
     """How the run of a child ended, as the parent's model reads it."""
     about: dict[str, Any] = {"tool_call_id": tool_call_id, "tool_name": tool_name}
     if run.status == "completed":
-        return ChildEnd(session, ToolMessage(**about, content=run.output), "completed")
+        output = await _output_of(store, session, run)
+        message = ToolMessage(**about, content=output.content, in_parts=output.in_parts)
+        return ChildEnd(session, message, "completed")
     if run.status == "interrupted":
         is_late = _ran_out_of_time(session)
         code = TIMED_OUT if is_late else "sub_agent_interrupted"
@@ -45,6 +51,16 @@ def end_of_child(tool_call_id: ToolCallId, tool_name: str, session: SessionState
     text = f"The sub-agent failed ({run.completion_reason}): {run.error or session.error}"
     code = run.completion_reason if run.completion_reason in TYPED_FAILURES else "sub_agent_failed"
     return ChildEnd(session, ToolMessage(**about, content=text, error=True, code=code), "failed")
+
+
+async def _output_of(store: SessionStateStore, session: SessionState, run: RunRecord) -> Content:
+    """A child's output. The parent's model sees the images and files that a tool of the child made."""
+    output = run.output
+    if not looks_like_parts(output if isinstance(output, list) else [output]):
+        return Content(output)
+    page = await store.get_messages(session.session_id, limit=MAX_LIMIT)
+    parts = parts_of_output(output, (each.message for each in page.items))
+    return in_json(parts) if parts else Content(output)
 
 
 async def known_of_children(
@@ -58,7 +74,7 @@ async def known_of_children(
             call_id, tool_name = ref.tool_call_id, calls[ref.tool_call_id]
             ended = await own_end(store, ref)
             cut = cut_short(call_id, tool_name, RUN_STOPPED)
-            known[call_id] = cut if ended is None else end_of_child(call_id, tool_name, *ended).message
+            known[call_id] = cut if ended is None else (await end_of_child(store, call_id, tool_name, *ended)).message
     return known
 
 

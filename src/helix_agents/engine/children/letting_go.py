@@ -66,7 +66,7 @@ async def end_forgotten_children(
         said = _end_of(ref, session, scope.run, None)
         update = SubSessionRefUpdate(sub_session_id=ref.sub_session_id, status="interrupted")
         if own is not None:
-            end = end_of_child(ref.tool_call_id, ref.agent_type, *own)
+            end = await end_of_child(store, ref.tool_call_id, ref.agent_type, *own)
             said = msgspec.structs.replace(said, status=end.status, result=end.message.content)
             update = end.ref_update
         is_known = await _start_was_said(scope, ref.sub_session_id, ref.parent_run_id, died=True)

@@ -361,7 +361,7 @@ async def _outcome(
         return CallOutcome(tool_call_id=planned.tool_call_id, state="stopped")
     session = await store.load_state(child_id)
     await tell_spending(scope, session)
-    end = end_of_call(scope, planned, session, run)
+    end = await end_of_call(scope, planned, session, run)
     message, status = end.message, end.status
     ended = run.ended_at or run.started_at
     took = ended - session.created_at
@@ -402,11 +402,11 @@ async def _tell_spending(scope: RunScope, child_id: SessionId) -> None:
         await tell_spending(scope, await scope.services.store.load_state(child_id))
 
 
-def end_of_call(scope: RunScope, planned: PlannedCall, session: SessionState, run: RunRecord) -> ChildEnd:
+async def end_of_call(scope: RunScope, planned: PlannedCall, session: SessionState, run: RunRecord) -> ChildEnd:
     """How a child ended, as the parent's model reads it and its reference records it."""
     if scope.is_given_up and run.completion_reason == ABANDONED:
         return ChildEnd(session, abandoned(planned), "terminated")
-    return end_of_child(planned.tool_call_id, planned.tool_name, session, run)
+    return await end_of_child(scope.services.store, planned.tool_call_id, planned.tool_name, session, run)
 
 
 async def _announce_start(

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from helix_agents.domain.chunks import Custom, StreamChunk, StreamResync, Truncated
+from helix_agents.domain.chunks import Custom, StreamChunk, StreamResync, ToolEnd, Truncated
 from helix_agents.domain.errors import InvalidIdError
 from helix_agents.domain.ids import SessionId, ToolCallId, check_id
+from helix_agents.domain.parts import looks_like_parts
 from helix_agents.engine.steps.call_ids import MAX_LENGTH
 
 _TAIL = 12
@@ -100,6 +101,8 @@ def attributed(
             if value is not None:
                 changes[name] = names.here(value)
         changes |= _calls_of(chunk, names)
+        if isinstance(chunk, ToolEnd) and chunk.in_parts:
+            changes["in_parts"] = looks_like_parts(chunk.result)
     except InvalidIdError:
         return None
     return msgspec.structs.replace(chunk, **changes)

@@ -127,8 +127,8 @@ class RemoteQuestions:
     def hear(self, chunk: StreamChunk) -> None:
         """Keep the result of a call that was asked about here, so that a page can show it beside the question."""
         match chunk:
-            case ToolEnd(tool_call_id=call_id, tool_name=name, result=content):
-                result = ToolMessage(tool_call_id=call_id, tool_name=name, content=content)
+            case ToolEnd(tool_call_id=call_id, tool_name=name, result=content, in_parts=in_parts):
+                result = ToolMessage(tool_call_id=call_id, tool_name=name, content=content, in_parts=in_parts)
             case ToolError(tool_call_id=call_id, tool_name=name, error=error, code=code):
                 result = ToolMessage(tool_call_id=call_id, tool_name=name, content=error, error=True, code=code)
             case _:

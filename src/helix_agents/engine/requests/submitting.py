@@ -4,7 +4,8 @@ import msgspec
 
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.door import check_input
-from helix_agents.domain.errors import HelixError, InvalidInputError
+from helix_agents.domain.errors import HelixError, InvalidInputError, UnstorableValueError
+from helix_agents.domain.parts import in_plain
 from helix_agents.domain.pending import (
     AnsweredElsewhere,
     AnswerOutcome,
@@ -32,17 +33,31 @@ async def submit(
     Raises:
         InvalidInputError: it is not an answer, or contradicts itself.
     """
+    submission = msgspec.structs.replace(submission, answer=_in_json(submission.answer))
     cure = "give ApprovalAnswer(approved=…) or ToolAnswer(result=…)"
     check_input(submission.answer, ToolAnswer | ApprovalAnswer | AnsweredElsewhere, "answer", cure)
     _check_says_one_thing(submission.answer)
     call = await store.get_pending_call(submission.session_id, submission.tool_call_id)
-    problem = None if call is None else await _problem(store, agents, call, submission, max_result_bytes)
-    if problem is not None:
+    found = submission.answer if call is None else await _checked(store, agents, call, submission, max_result_bytes)
+    if isinstance(found, str):
+        problem = found
         log_event("client_tool.validation_failed", tool_call_id=submission.tool_call_id, reason=problem)
         return AnswerRefused(reason=problem)
+    submission = msgspec.structs.replace(submission, answer=found)
     outcome = await store.submit_answer(await _moving_expiry(store, agents, call, submission))
     log_event("client_tool.submitted", tool_call_id=submission.tool_call_id, outcome=type(outcome).__name__)
     return outcome
+
+
+def _in_json(answer: KnownAnswer) -> KnownAnswer:
+    """The answer with images and files of a Python program in the form in which other clients send them. Whether they
+    are shown as such, the tool decides."""
+    if not isinstance(answer, ToolAnswer):
+        return answer
+    try:
+        return msgspec.structs.replace(answer, result=in_plain(answer.result), in_parts=False)
+    except UnstorableValueError as problem:
+        raise InvalidInputError("answer", str(problem)) from problem
 
 
 def _check_says_one_thing(answer: KnownAnswer) -> None:
@@ -70,17 +85,45 @@ async def _moving_expiry(
     return msgspec.structs.replace(submission, expires_at=store.now_ms() + ttl)
 
 
-async def _problem(
+async def _checked(
     store: SessionStateStore,
     agents: AgentRegistry,
     call: PendingCall,
     submission: SubmitAnswer,
     max_result_bytes: int,
-) -> str | None:
-    """Why an answer cannot be used, or None. Answers that are no longer expected are left for the store to judge."""
+) -> KnownAnswer | str:
+    """The answer as it is stored, or why it cannot be used. Answers that are no longer expected are left for the store
+    to judge."""
+    answer = submission.answer
     if call.state not in ("waiting", "expired"):
-        return None
-    match submission.answer:
+        return answer
+    problem = _too_large(answer, max_result_bytes)
+    if problem is not None:
+        return problem
+    session = await store.load_state(call.session_id)
+    if is_elsewhere(session):
+        # The other service knows the tool; an agent of the same name here is a different one.
+        return answer
+    agent = await find_agent(store, agents, session)
+    tool = agent.find_tool(call.tool_name) if agent is not None else None
+    if tool is None:
+        return answer
+    try:
+        match answer:
+            case ToolAnswer(error=None, result=result) if tool.kind != "server":
+                given = tool.check_output(result, call.input)
+                return ToolAnswer(result=given.content, in_parts=True) if given.in_parts else answer
+            case ApprovalAnswer(approved=True, edited_input=dict() as edited):
+                tool.parse(edited)
+            case _:
+                pass
+    except HelixError as problem:
+        return str(problem)
+    return answer
+
+
+def _too_large(answer: KnownAnswer, max_result_bytes: int) -> str | None:
+    match answer:
         case ToolAnswer(error=str() as error) if len(error.encode()) > MAX_ERROR_BYTES:
             return f"the error text has more than {MAX_ERROR_BYTES} bytes"
         case ToolAnswer(result=result) if len(encode(result)) > max_result_bytes:
@@ -91,23 +134,4 @@ async def _problem(
             # It is stored beside the call's result; too large, it would have that refused after the tool ran.
             return f"the edited input has more than {max_result_bytes // 2} bytes"
         case _:
-            pass
-    session = await store.load_state(call.session_id)
-    if is_elsewhere(session):
-        # The other service knows the tool; an agent of the same name here is a different one.
-        return None
-    agent = await find_agent(store, agents, session)
-    tool = agent.find_tool(call.tool_name) if agent is not None else None
-    if tool is None:
-        return None
-    try:
-        match submission.answer:
-            case ToolAnswer(error=None, result=result) if tool.kind != "server":
-                tool.check_output(result, call.input)
-            case ApprovalAnswer(approved=True, edited_input=dict() as edited):
-                tool.parse(edited)
-            case _:
-                pass
-    except HelixError as problem:
-        return str(problem)
-    return None
+            return None

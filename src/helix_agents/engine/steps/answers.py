@@ -1,5 +1,6 @@
 """Calls that are answered from outside: what an answer, a refusal, a timeout or a new message makes of them."""
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ from helix_agents.agent.context import Approval
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import ToolCall, ToolMessage
+from helix_agents.domain.parts import Content
 from helix_agents.domain.pending import UNKNOWN_OUTCOME, ApprovalAnswer, PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON
 from helix_agents.domain.usage import UsageEntry
@@ -41,7 +43,7 @@ async def run_answered(scope: RunScope, batch: Batch, planned: PlannedCall) -> C
             return await _settle(scope, batch, _given_up(planned, row), row)
         case "expired", _:
             log_event("client_tool.timeout", tool=tool.name, tool_call_id=planned.tool_call_id)
-            return await _settle(scope, batch, _after_deadline(planned, row), row)
+            return await _settle(scope, batch, _after_deadline(planned, tool, row), row)
         case _, ApprovalAnswer(approved=True, edited_input=edited):
             return await _run_approved(scope, batch, planned, tool, row, edited)
         case _, ApprovalAnswer() as denial:
@@ -103,13 +105,13 @@ def _waited(scope: RunScope, step: int, row: PendingCall) -> tuple[UsageEntry, .
 
 
 def _answered(planned: PlannedCall, tool: Tool[..., Any], row: PendingCall, given: ToolAnswer) -> RestingResult:
-    if given.error is not None:
+    if given.error is not None or given.in_parts:
         return RestingResult(message=answered_message(row, given), input=row.input or {})
     try:
-        content = tool.check_output(given.result, row.input) if tool.kind != "server" else given.result
+        result = tool.check_output(given.result, row.input) if tool.kind != "server" else Content(given.result)
     except HelixError as problem:
         return _result(planned, row, str(problem), error=True, code="client_tool_result_invalid")
-    return _result(planned, row, content)
+    return _given(planned, row, result)
 
 
 def answered_message(row: PendingCall, given: ToolAnswer) -> ToolMessage:
@@ -119,6 +121,7 @@ def answered_message(row: PendingCall, given: ToolAnswer) -> ToolMessage:
         tool_call_id=row.tool_call_id,
         tool_name=row.tool_name,
         content=given.error if failed else given.result,
+        in_parts=given.in_parts,
         error=failed,
         code="client_tool_error" if failed else None,
     )
@@ -142,16 +145,23 @@ def _denied(planned: PlannedCall, row: PendingCall, reason: str | None) -> Resti
     return msgspec.structs.replace(_result(planned, row, text, error=True, code=NOT_APPROVED), told=False)
 
 
-def _after_deadline(planned: PlannedCall, row: PendingCall) -> RestingResult:
+def _after_deadline(planned: PlannedCall, tool: Tool[..., Any], row: PendingCall) -> RestingResult:
     match row.on_deadline.action:
         case "deny":
             return _denied(planned, row, NOT_IN_TIME)
         case "default":
-            return _result(planned, row, row.on_deadline.default)
+            return _given(planned, row, _default_of(tool, row))
         case "timeout" if row.reason == UNKNOWN_OUTCOME:
             return unknown_result(planned)
         case "timeout":
             return _result(planned, row, "Nobody answered this call in time.", error=True, code=TIMED_OUT)
+
+
+def _default_of(tool: Tool[..., Any], row: PendingCall) -> Content:
+    """The default answer. It was checked when the tool was defined, and is not refused if the tool changed since."""
+    with suppress(HelixError):
+        return tool.check_output(row.on_deadline.default, row.input)
+    return Content(row.on_deadline.default)
 
 
 def _given_up(planned: PlannedCall, row: PendingCall) -> RestingResult:
@@ -188,6 +198,13 @@ def _error(call: ToolCall, sentence: str, code: str) -> RestingResult:
 
 def _named(planned: PlannedCall) -> ToolCall:
     return ToolCall(id=planned.tool_call_id, name=planned.tool_name)
+
+
+def _given(planned: PlannedCall, row: PendingCall, given: Content) -> RestingResult:
+    result = _result(planned, row, given.content)
+    if not given.in_parts:
+        return result
+    return msgspec.structs.replace(result, message=msgspec.structs.replace(result.message, in_parts=True))
 
 
 def _result(

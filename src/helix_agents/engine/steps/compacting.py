@@ -11,7 +11,8 @@ from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.failures import Contained, ControlFlow, FailRun
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent, BeforeLLMCallEvent, HookEvent
 from helix_agents.domain.errors import ContextTooLongError, HelixError, ModelError
-from helix_agents.domain.messages import AssistantMessage, Image, Message, Text, ToolMessage, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from helix_agents.domain.parts import in_words, result_in_words
 from helix_agents.domain.recollections import is_recollection
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.summaries import summarised_by, summary_message
@@ -223,19 +224,15 @@ def _told(messages: Sequence[Message]) -> Iterator[str]:
                     yield f"Assistant: {text}"
                 for call in calls:
                     yield f"Assistant calls {call.name} with {_json(call.arguments)}"
-            case ToolMessage(tool_name=name, content=content, error=error):
-                yield f"{name} {'failed' if error else 'answered'}: {_shortened(_json(content))}"
+            case ToolMessage(tool_name=name, content=content, in_parts=in_parts, error=error):
+                said = _json(result_in_words(content, in_parts=in_parts))
+                yield f"{name} {'failed' if error else 'answered'}: {_shortened(said)}"
 
 
 def _words(message: UserMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    return "\n".join(
-        part.text
-        if isinstance(part, Text)
-        else f"({'picture' if isinstance(part, Image) else 'file'} {part.filename or ''})"
-        for part in message.content
-    )
+    return in_words(message.content)
 
 
 def _json(value: JSON) -> str:

@@ -24,6 +24,7 @@ from helix_agents.domain.errors import HelixError, InvalidStateError, StateSizeE
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import EDITED_INPUT, ToolCall, ToolMessage
+from helix_agents.domain.parts import Content
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.transcript import OUTCOME_UNKNOWN, PERHAPS
@@ -91,14 +92,14 @@ async def _execute(
         return None
     returned, problem = called
     output: JSON = None
-    content: JSON = None
+    content = Content(None)
     writes = NO_WRITES
     if problem is None:
         try:
             content = tool.dump(returned)
             output = scope.agent.check_output(returned, tool.name) if tool.finish_with else None
             writes = await _state_writes(scope, context, call_id)
-            _check_size(scope, tool.name, content, beside, (*earlier, writes) if writes else ())
+            _check_size(scope, tool.name, content.content, beside, (*earlier, writes) if writes else ())
         except (HelixError, FailRun) as refused:
             problem, writes = refused, NO_WRITES
     await scope.emitted()
@@ -163,6 +164,7 @@ def after_tool(result: RestingResult, ran_by: RanBy, errand: str | None = None) 
         tool_call_id=message.tool_call_id,
         input=result.input,
         result=message.content,
+        parts=message.parts,
         error=message.error,
         code=message.code,
         duration_ms=result.duration_ms,
@@ -242,9 +244,10 @@ def _check_size(scope: RunScope, tool: str, content: JSON, beside: JSON, writes:
         check_size(scope.session.session_id, "state", len(encode(state)), most, keys)
 
 
-def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: BaseException | None) -> ToolMessage:
+def _message(scope: RunScope, planned: PlannedCall, given: Content, problem: BaseException | None) -> ToolMessage:
     """What the model is told. A traceback goes to the log, not to the transcript."""
     code: str | None = None
+    content, in_parts = given if problem is None else (None, False)
     match problem:
         case None:
             pass
@@ -268,6 +271,7 @@ def _message(scope: RunScope, planned: PlannedCall, content: JSON, problem: Base
         tool_call_id=planned.tool_call_id,
         tool_name=planned.tool_name,
         content=content,
+        in_parts=in_parts,
         error=problem is not None,
         code=code,
     )
@@ -289,7 +293,7 @@ async def announce(scope: RunScope, step: int, message: ToolMessage, writes: Ste
     end = (
         scope.chunk(ToolError, step, **about, error=str(message.content), code=message.code)
         if message.error
-        else scope.chunk(ToolEnd, step, **about, result=message.content)
+        else scope.chunk(ToolEnd, step, **about, result=message.content, in_parts=message.in_parts)
     )
     if scope.was_told(end):
         return

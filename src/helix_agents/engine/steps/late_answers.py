@@ -1,11 +1,15 @@
 """Answers that came after a run had given up on them: the next run tells its model, once."""
 
+from contextlib import suppress
+
 import msgspec
 
-from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
+from helix_agents.domain.errors import HelixError
+from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage, parts_in
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.pending import ApprovalAnswer, KnownAnswer, PendingCall, PendingFilter, ToolAnswer
-from helix_agents.domain.records import encode
+from helix_agents.domain.parts import in_words
+from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
+from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.transcript import NOT_EXECUTED
 from helix_agents.engine.desk import Note
 from helix_agents.engine.scope import RunScope
@@ -34,7 +38,7 @@ async def with_late_answers(scope: RunScope, beginning: Note) -> Note:
     replies = (message for message in scope.transcript if isinstance(message, AssistantMessage))
     made_in = {call.id: reply.id for reply in replies for call in reply.tool_calls}
     late = {
-        call.tool_call_id: _late_notice(call)
+        call.tool_call_id: _late_notice(scope, call)
         for call in done_with
         # A call of the same id may have been given up before a rewind.
         if call.late_answer is not None and made_in.get(call.tool_call_id) in (None, call.step_id)
@@ -44,21 +48,32 @@ async def with_late_answers(scope: RunScope, beginning: Note) -> Note:
     return msgspec.structs.replace(beginning, notices=tuple(due.values()), late_answers=tuple(due))
 
 
-def _late_notice(call: PendingCall) -> UserMessage:
-    text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {_in_words(call.late_answer)}"
+def _late_notice(scope: RunScope, call: PendingCall) -> UserMessage:
+    text = f"A late answer to call {call.tool_call_id} of {call.tool_name} has come: {_in_words(scope, call)}"
     return UserMessage(content=text, hidden=True, metadata={"helix": LATE_ANSWER})
 
 
-def _in_words(answer: KnownAnswer | None) -> str:
-    match answer:
+def _in_words(scope: RunScope, call: PendingCall) -> str:
+    match call.late_answer:
         case ToolAnswer(error=str() as error):
             return f"it failed: {error}"
         case ToolAnswer(result=str() as text):
             return text
         case ToolAnswer(result=result):
-            return encode(result).decode()
+            return _result_in_words(scope, call, result)
         case ApprovalAnswer(approved=approved, reason=reason):
             decided = "it was approved" if approved else "it was not approved"
             return f"{decided}; it was not carried out" + (f" ({reason})" if reason else "")
         case _:
             return "it was given elsewhere"
+
+
+def _result_in_words(scope: RunScope, call: PendingCall, result: JSON) -> str:
+    """A result that nothing has checked yet: an answer that came late is stored as it was given."""
+    tool = scope.agent.find_tool(call.tool_name)
+    if tool is not None and tool.kind != "server":
+        with suppress(HelixError):
+            given = tool.check_output(result, call.input)
+            if given.in_parts:
+                return in_words(parts_in(given.content))
+    return encode(result).decode()

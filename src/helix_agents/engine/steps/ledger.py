@@ -23,6 +23,7 @@ from helix_agents.domain.effects import (
 from helix_agents.domain.errors import HelixError, SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage
+from helix_agents.domain.parts import Content
 from helix_agents.domain.records import JSON, decode, decode_json, encode
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import OUTCOME_UNKNOWN, RUN_STOPPED, cut_short, outcome_unknown
@@ -308,13 +309,13 @@ async def _resolve_unknown(
     if policy != "ask":
         notes = Notes(batch.round)
         context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), notes)
-        content: JSON = None
+        given = Content(None)
         found: Reconciled = StillUnknown()
         with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
             try:
                 async with asyncio.timeout(None if tool.timeout_ms is None else tool.timeout_ms / 1000):
                     found = await tool.reconcile(context, values, in_thread=scope.services.in_thread)
-                content = tool.dump(found.result) if isinstance(found, Happened) else None
+                given = tool.dump(found.result) if isinstance(found, Happened) else given
             except (Exception, ControlFlow) as problem:
                 log_exception("effect.reconcile_failed", problem, tool=tool.name)
                 found = StillUnknown()
@@ -324,7 +325,10 @@ async def _resolve_unknown(
             case DidNotHappen():
                 return None
             case Happened():
-                message = ToolMessage(tool_call_id=planned.tool_call_id, tool_name=tool.name, content=content)
+                content, in_parts = given
+                message = ToolMessage(
+                    tool_call_id=planned.tool_call_id, tool_name=tool.name, content=content, in_parts=in_parts
+                )
                 usage = (*unknown.usage, *scope.counted(batch.step, notes))
                 known = RestingResult(message=message, once=True, usage=usage)
                 return await _settle_known(scope, batch, _of_edited(known, tool, values, approval))

@@ -1,8 +1,8 @@
 """What a model sees of a conversation: all of it, or the latest summary and the messages that it does not cover."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, Part, Text, ToolMessage, UserMessage
 from helix_agents.domain.recollections import is_told_to_another
 from helix_agents.domain.records import encode
 from helix_agents.domain.skills import skills_told_by
@@ -120,11 +120,17 @@ def about_tokens(message: Message) -> int:
     match message:
         case UserMessage(content=str() as text):
             said = len(text.encode("utf-8", "surrogatepass"))
-        case UserMessage(content=parts):
-            texts = (each.text for each in parts if isinstance(each, Text))
-            files = sum(not isinstance(each, Text) for each in parts)
-            said = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-            said += files * TOKENS_PER_FILE * BYTES_PER_TOKEN
+        case UserMessage(content=tuple() as parts):
+            said = _bytes_of(parts)
+        case ToolMessage(in_parts=True):
+            said = _bytes_of(message.parts)
         case _:
             said = len(encode(message))
     return TOKENS_PER_MESSAGE + said // BYTES_PER_TOKEN
+
+
+def _bytes_of(parts: Collection[Part]) -> int:
+    """The size of parts, if every image and file were a text that costs about as much."""
+    texts = [each.text for each in parts if isinstance(each, Text)]
+    files = sum(not isinstance(each, Text) for each in parts)
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts) + files * TOKENS_PER_FILE * BYTES_PER_TOKEN

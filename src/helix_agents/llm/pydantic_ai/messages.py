@@ -1,15 +1,9 @@
 """Our messages in Pydantic AI's format."""
 
-from base64 import b64decode
 from collections.abc import Iterator, Sequence
-from typing import Any
-from urllib.parse import unquote_to_bytes
+from typing import Any, cast
 
 from pydantic_ai.messages import (
-    AudioUrl,
-    BinaryContent,
-    DocumentUrl,
-    ImageUrl,
     ModelRequestPart,
     ModelResponse,
     ModelResponsePart,
@@ -20,7 +14,6 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserContent,
     UserPromptPart,
-    VideoUrl,
 )
 from pydantic_ai.models import Model
 
@@ -35,11 +28,10 @@ from helix_agents.domain.messages import (
     UserMessage,
 )
 from helix_agents.domain.records import JSON, encode
+from helix_agents.llm.pydantic_ai.attachments import attachment
 from helix_agents.llm.pydantic_ai.provenance import Provenance
+from helix_agents.llm.pydantic_ai.tool_results import told
 from helix_agents.llm.pydantic_ai.wording import legal_name
-
-_URL_KINDS = {"image": ImageUrl, "audio": AudioUrl, "video": VideoUrl}
-_REAL_TYPES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 
 _NOTHING_SAID = "(empty message)"
 _NOTHING_GIVEN = "(empty result)"
@@ -60,10 +52,17 @@ class MessageConverter:
             return UserPromptPart(content=_user_content(message.content))
         return ToolReturnPart(
             tool_name=legal_name(message.tool_name),
-            content=_told_of_edit(message) if EDITED_INPUT in message.metadata else _result(message.content),
+            content=self._content(message),
             tool_call_id=message.tool_call_id,
             outcome="failed" if message.error else "success",
         )
+
+    def _content(self, message: ToolMessage) -> JSON:
+        if message.in_parts:
+            result: JSON = told(message.parts, _api_of(self._name)) or _NOTHING_GIVEN
+        else:
+            result = _result(message.content)
+        return _told_of_edit(message, result) if EDITED_INPUT in message.metadata else result
 
     def response(self, message: AssistantMessage) -> ModelResponse:
         """What a model said, part by part as its provider sent it, without what this provider cannot verify: reasoning
@@ -120,44 +119,18 @@ def _pieces(content: tuple[Part, ...]) -> Iterator[UserContent]:
             case Text(text=text):
                 if text and not text.isspace():
                     yield text
-            case Image(url=url, media_type=media_type):
-                yield _attachment(url, media_type, "image/*")
-            case File(url=url, media_type=media_type, filename=filename):
-                yield _attachment(url, media_type, "application/octet-stream", filename)
+            case Image() | File():
+                yield attachment(part)
 
 
-def _attachment(url: str, media_type: str | None, otherwise: str, filename: str | None = None) -> UserContent:
-    media_type = _plain_type(media_type or "")
-    if url[:5].lower() == "data:":
-        header, _, body = url[5:].partition(",")
-        declared, _, encoding = header.partition(";")
-        raw = unquote_to_bytes(body)
-        data = _from_base64(raw) if encoding.lower().endswith("base64") else raw
-        return BinaryContent(data, media_type=media_type or _plain_type(declared) or otherwise, identifier=filename)
-    kind = _URL_KINDS.get((media_type or otherwise).partition("/")[0], DocumentUrl)
-    return kind(url, media_type=media_type or None, identifier=filename)
-
-
-def _plain_type(media_type: str) -> str:
-    """A media type as providers list it; browsers add the character set, and use invalid names."""
-    plain = media_type.partition(";")[0].strip().lower()
-    return _REAL_TYPES.get(plain, plain)
-
-
-def _from_base64(raw: bytes) -> bytes:
-    """Decodes base64 even if the padding is missing."""
-    try:
-        return b64decode(raw + b"=" * (-len(raw) % 4))
-    except ValueError as problem:
-        raise ValueError(f"a data URL in the conversation is not valid base64 ({problem})") from problem
-
-
-def _told_of_edit(message: ToolMessage) -> str:
+def _told_of_edit(message: ToolMessage, result: JSON) -> JSON:
     """The result of a call that did not run with the model's input, although its history says so."""
-    result = _result(message.content)
-    text = result if isinstance(result, str) else encode(result).decode()
     ran_with = encode(message.metadata[EDITED_INPUT]).decode()
-    return f"(A person changed the input of this call before approving it. It ran with {ran_with}.)\n{text}"
+    note = f"(A person changed the input of this call before approving it. It ran with {ran_with}.)"
+    if isinstance(result, list):
+        return [note, *cast("list[UserContent]", result)]
+    text = result if isinstance(result, str) else encode(result).decode()
+    return f"{note}\n{text}"
 
 
 def _result(content: JSON) -> JSON:

@@ -15,6 +15,7 @@ from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, File, Image, Part, Text, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
+from helix_agents.domain.parts import parts_of_output
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.records import JSON
@@ -141,8 +142,14 @@ class Task:
         output = self.typed_output
         if self.run is None or output is None:
             return []
-        part = {"data": output, "mediaType": "application/json"}
-        return [{"artifactId": f"{self.run.run_id}.output", "name": "output", "parts": [part]}]
+        shown = [_part(part) for part in self.output_parts]
+        parts = shown or [{"data": output, "mediaType": "application/json"}]
+        return [{"artifactId": f"{self.run.run_id}.output", "name": "output", "parts": parts}]
+
+    @property
+    def output_parts(self) -> tuple[Part, ...]:
+        """The texts, images and files that a tool made the typed output of; empty if it is something else."""
+        return parts_of_output(self.typed_output, () if self.turn is None else self.turn.messages)
 
     @property
     def typed_output(self) -> JSON:
@@ -386,7 +393,8 @@ def _part(part: Part) -> Plain:
         case Image(url=url, media_type=kind, filename=name) | File(url=url, media_type=kind, filename=name):
             head, found, data = url.partition(";base64,")
             shown: Plain = {"raw": data} if found and head.startswith("data:") else {"url": url}
-            more = {"mediaType": kind, "filename": name}
+            declared = head[len("data:") :] if found else None
+            more = {"mediaType": kind or declared, "filename": name}
             return {**shown, **{key: value for key, value in more.items() if value is not None}}
 
 

@@ -1,7 +1,12 @@
 """The outcome of a turn as the result of a tool: a text for the client's model, and data for its program."""
 
+from base64 import b64encode
+from collections.abc import Iterable
 from typing import Any
+from urllib.parse import quote
 
+from helix_agents.domain.messages import Part, Text
+from helix_agents.domain.parts import data_of, is_data
 from helix_agents.server.a2a.tasks import Task
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import RefusedError, sentence_for
@@ -19,9 +24,9 @@ _STATUSES: dict[str, Status] = {
 }
 
 
-def tool_result(texts: list[str], data: Any = None, *, is_error: bool = False) -> Plain:
-    """A result of a tool, in the protocol's form."""
-    content = [{"type": "text", "text": text} for text in texts if text]
+def tool_result(texts: list[str], data: Any = None, *, parts: Iterable[Part] = (), is_error: bool = False) -> Plain:
+    """A result of a tool, in the protocol's form. The parts come before the texts."""
+    content = [*map(_block, parts), *({"type": "text", "text": text} for text in texts if text)]
     told = {} if data is None else {"structuredContent": data}
     return {"content": content, **told, "isError": is_error, "resultType": "complete"}
 
@@ -53,7 +58,7 @@ def _outcome(agent_name: str, task: Task, waiting: list[Waiting], note: str | No
     texts = [said]
     if status == "completed" and (made := task.typed_output) is not None:
         data["output"] = made
-        texts = [as_text(made)]
+        texts = [] if task.output_parts else [as_text(made)]
     if status == "waiting":
         data["pending"] = [each.shown() for each in waiting]
         texts += [note or "", *map(_asked, waiting)]
@@ -66,7 +71,24 @@ def _outcome(agent_name: str, task: Task, waiting: list[Waiting], note: str | No
         code = (task.run.completion_reason if task.run is not None else None) or "failed"
         data["error"] = {"code": code, "message": sentence_for(code)}
         texts.append(f"{sentence_for(code)} ({code})")
-    return tool_result([*texts, _place(task.session_id, agent_name)], data, is_error=status == "failed")
+    texts.append(_place(task.session_id, agent_name))
+    return tool_result(texts, data, parts=task.output_parts, is_error=status == "failed")
+
+
+def _block(part: Part) -> Plain:
+    """A part as a block of content."""
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if not is_data(part.url):
+        kind = {} if part.media_type is None else {"mimeType": part.media_type}
+        return {"type": "resource_link", "uri": part.url, "name": part.filename or part.url, **kind}
+    declared, data = data_of(part.url)
+    blob, kind = b64encode(data).decode(), part.media_type or declared or "application/octet-stream"
+    family = kind.partition("/")[0]
+    if family in ("image", "audio"):
+        return {"type": family, "data": blob, "mimeType": kind}
+    name = quote(part.filename or "file", safe="")
+    return {"type": "resource", "resource": {"uri": f"output:///{name}", "mimeType": kind, "blob": blob}}
 
 
 def _place(session_id: str, agent_name: str) -> str:

@@ -176,7 +176,7 @@ def given_of(body: CreateResponse) -> Given:
             case {"role": "user", "content": content} if item.get("type", "message") == "message":
                 messages.append(said(UserMessage(content=_content(content, param))))
             case {"type": "function_call_output", "call_id": str() as call_id, "output": output}:
-                answers.append(CallOutput(call_id=call_id, output=_output(output), param=param))
+                answers.append(CallOutput(call_id=call_id, output=_output(output, f"{param}.output"), param=param))
             case {
                 "type": "mcp_approval_response",
                 "approval_request_id": str() as approval_id,
@@ -198,18 +198,22 @@ def given_of(body: CreateResponse) -> Given:
     return Given(answers=tuple(answers), messages=tuple(messages))
 
 
-def _output(given: Any) -> JSON:
-    """The output of a function: a text, or parts. Parts that are all texts are read as text."""
-    if isinstance(given, list) and given:
-        texts: list[str] = []
-        for part in cast("list[Any]", given):
-            match part:
-                case {"type": "input_text", "text": str() as text}:
-                    texts.append(text)
-                case _:
-                    return cast("JSON", given)
-        return "".join(texts)
-    return cast("JSON", given)
+def _output(given: Any, param: str) -> JSON:
+    """The output of a function: a text, or parts in our form. Parts that are all texts are read as text."""
+    if not isinstance(given, list) or not all(map(_is_part, cast("list[Any]", given))):
+        return cast("JSON", given)
+    parts = [_part(part, param) for part in cast("list[Any]", given)]
+    if all(isinstance(part, Text) for part in parts):
+        return "".join(part.text for part in parts if isinstance(part, Text)) if parts else []
+    return msgspec.to_builtins(parts)
+
+
+def _is_part(given: Any) -> bool:
+    match given:
+        case {"type": "input_text" | "input_image" | "input_file"}:
+            return True
+        case _:
+            return False
 
 
 def _content(given: Any, param: str) -> str | tuple[Part, ...]:

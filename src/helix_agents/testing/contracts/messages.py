@@ -54,6 +54,12 @@ EVERY_KIND: tuple[Message, ...] = (
         metadata={"k": 1},
     ),
     ToolMessage(tool_call_id="c-3", tool_name="t", content="null"),
+    ToolMessage(
+        tool_call_id="c-4",
+        tool_name="t",
+        content=[{"type": "text", "text": "é"}, {"type": "image", "url": "data:image/png;base64,AAAA"}],
+        in_parts=True,
+    ),
 )
 
 

@@ -156,7 +156,9 @@ export class Live extends EventTarget {
     const tail = await get(ofSession(this.rootId, "tail"), {}, this.signal);
     this.#sessions.clear();
     this.#results.clear();
-    for (const held of tail.held) this.#results.set(held.toolCallId, { content: held.content, error: held.error });
+    for (const { toolCallId, content, inParts, error } of tail.held) {
+      this.#results.set(toolCallId, { content, inParts, error });
+    }
     for (const chunk of tail.chunks) this.#take(chunk);
     this.#cursor = tail.sequence;
     this.following = tail.run?.status === "running";
@@ -205,7 +207,7 @@ export class Live extends EventTarget {
         this.#emit("commit", { sessionId });
         return;
       case "tool_end":
-        this.#results.set(chunk.toolCallId, { content: chunk.result ?? null, error: false });
+        this.#results.set(chunk.toolCallId, { content: chunk.result ?? null, inParts: chunk.inParts, error: false });
         break;
       case "tool_error":
         this.#results.set(chunk.toolCallId, { content: chunk.error, error: true });

@@ -57,7 +57,7 @@ class ToolCard {
       h("h4", null, "Arguments"),
       given === undefined || given === null || given === "" ? h("p.muted", null, "none") : json(given),
       this.known.edited ? [h("h4", null, "Edited by a person"), json(this.known.edited)] : null,
-      result ? [h("h4", null, result.error ? "Error" : "Result"), json(result.content ?? null)] : null,
+      result ? [h("h4", null, result.error ? "Error" : "Result"), ...outcome(result)] : null,
       child ? this.#childLink(child) : null,
       this.below?.el,
     );
@@ -369,14 +369,23 @@ function parsed(written) {
 
 /** The stored outcome of a call. */
 function stored(message) {
-  const result = { content: message.content ?? null, error: message.error };
+  const result = { content: message.content ?? null, inParts: message.inParts, error: message.error };
   return { result, code: message.code, edited: message.metadata?.edited_input };
+}
+
+/** What a call came to: data, or texts, images and files. */
+function outcome({ content, inParts }) {
+  return inParts ? content.map(shownPart) : [json(content ?? null)];
+}
+
+function shownPart(part) {
+  return part.type === "text" ? h("div.text", null, part.text) : attached(part);
 }
 
 function said(message, createdAt) {
   const parts = typeof message.content === "string" ? [{ type: "text", text: message.content }] : message.content;
   const kind = message.metadata?.helix;
-  const body = parts.map((part) => (part.type === "text" ? h("div.text", null, part.text) : attached(part)));
+  const body = parts.map(shownPart);
   const header = h(
     "header",
     null,
@@ -397,7 +406,7 @@ function attached(part) {
   return h(
     "p.attached",
     null,
-    h("span.chip", null, part.mediaType ?? part.type),
+    h("span.chip", null, part.mediaType ?? part.media_type ?? part.type),
     part.filename ?? "",
     " ",
     h("code", null, address),

@@ -16,6 +16,7 @@ from helix_agents.testing.contracts.executor.merging import MergingContract
 from helix_agents.testing.contracts.executor.models import ModelsContract
 from helix_agents.testing.contracts.executor.nested_answers import NestedAnswersContract
 from helix_agents.testing.contracts.executor.offering import OfferingContract
+from helix_agents.testing.contracts.executor.pictures import PicturesContract
 from helix_agents.testing.contracts.executor.provider_tools import ProviderToolsContract
 from helix_agents.testing.contracts.executor.queueing import QueueingContract
 from helix_agents.testing.contracts.executor.refreshing import RefreshingContract
@@ -40,6 +41,7 @@ class ExecutorContract(
     ToolsContract,
     MergingContract,
     OfferingContract,
+    PicturesContract,
     ModelsContract,
     ProviderToolsContract,
     BudgetsContract,

@@ -1,0 +1,69 @@
+"""Results of tools with images and files: what a model's API accepts there, and what the model is told otherwise."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pydantic_ai.messages import MultiModalContent
+
+from helix_agents.domain.messages import File, Image, Part, Text
+from helix_agents.domain.parts import data_of, is_data, named
+from helix_agents.llm.pydantic_ai.attachments import attachment, media_type_of
+
+_PICTURES = r"image/(png|jpeg|gif|webp)"
+_TEXTS = re.compile(r"text/.*|application/(json|xml|yaml)")
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """The media types that an API accepts in the result of a call: sent as `data`, and by `address`.
+
+    An address that an API does not fetch itself would be fetched by this process, wherever it leads. People may ask for
+    that with their own messages; tools may not.
+    """
+
+    data: str
+    address: str = "(?!)"
+
+    def accepts(self, part: Image | File) -> bool:
+        kind = media_type_of(part)
+        return re.fullmatch(self.data if is_data(part.url) else self.address, kind) is not None
+
+
+# An address without a media type counts as `image/*`.
+_ADDRESS_OF_A_PICTURE = rf"{_PICTURES}|image/\*"
+_DOCUMENTS = (
+    r"application/(pdf|msword|vnd\.ms-excel|vnd\.openxmlformats-officedocument\.(wordprocessingml\.document"
+    r"|spreadsheetml\.sheet))|text/(plain|csv|html|markdown)"
+)
+# An API that is not listed is given everything.
+_READS = {
+    "anthropic": _Reads(rf"{_PICTURES}|application/pdf|text/plain", rf"{_ADDRESS_OF_A_PICTURE}|application/pdf"),
+    "openai": _Reads(rf"{_PICTURES}|{_DOCUMENTS}", rf"{_ADDRESS_OF_A_PICTURE}|{_DOCUMENTS}"),
+    "openai-chat": _Reads(rf"{_PICTURES}|application/pdf", _ADDRESS_OF_A_PICTURE),
+    "google": _Reads(r"image/(png|jpeg|webp|heic|heif)|audio/.*|video/.*|application/pdf|text/.*"),
+}
+
+
+def told(parts: Iterable[Part], api: str) -> list[str | MultiModalContent] | str:
+    """A result as its model is given it, in order. A text stands for what the model cannot read, because nobody but a
+    tool chose to send it, and a request that is refused would be refused for as long as the result is shown."""
+    reads = _READS.get(api)
+    pieces: list[str | MultiModalContent] = []
+    for part in parts:
+        if isinstance(part, Text):
+            pieces += [part.text] if part.text.strip() else []
+        elif reads is None or reads.accepts(part):
+            pieces.append(attachment(part))
+        else:
+            pieces.append(_in_text(part))
+    texts = [piece for piece in pieces if isinstance(piece, str)]
+    return pieces if len(texts) < len(pieces) else "\n".join(texts)
+
+
+def _in_text(part: Image | File) -> str:
+    """A file of text as its text; anything else by its name."""
+    if is_data(part.url) and _TEXTS.fullmatch(media_type_of(part)):
+        _, data = data_of(part.url)
+        return f"{named(part)}\n{data.decode(errors='replace')}"
+    return f"{named(part)} (this model cannot be shown it)"
