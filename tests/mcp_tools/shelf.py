@@ -122,6 +122,12 @@ async def move(title: str, to: Annotated[str, Field(json_schema_extra={"x-mcp-he
     return f"{title} is in the {to}"
 
 
+@server.tool(annotations=reads)
+async def whose(ctx: Context) -> str:
+    """Whose shelf it is, by the credentials of the call."""
+    return ctx.request_context.request.headers.get("authorization", "").rpartition("-")[2]
+
+
 class Answer(BaseModel):
     """What a person would be asked for."""
 
@@ -149,14 +155,16 @@ def guarded(app: Any) -> Any:
     """What a proxy before a server, or a server of another age, may answer."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["method"] == "DELETE" and is_said("silent"):
+        if scope["type"] == "http" and scope["method"] == "DELETE":
             note("goodbye")
-            await asyncio.Event().wait()
+            if is_said("silent"):
+                await asyncio.Event().wait()
         if scope["type"] != "http" or scope["method"] != "POST":
             await app(scope, receive, send)
             return
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         note("tokens", headers.get("authorization", ""))
+        note("sessions", json.dumps([headers.get("mcp-session-id"), headers.get("authorization")]))
         said = None
         if is_said("token") and headers.get("authorization") != f"Bearer {(FOLDER / 'token').read_text()}":
             said = 401, "text/plain", b"no"

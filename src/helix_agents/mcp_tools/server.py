@@ -18,6 +18,7 @@ from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.mcp_tools.catalogue import Catalogue, Offer, catalogue_of, read_catalogue
 from helix_agents.mcp_tools.connections import Address, Connections, connecting
+from helix_agents.mcp_tools.credentials import RunHeaders
 from helix_agents.mcp_tools.tools import ToolSettings, check_distinct, make_tool
 from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
 from helix_agents.system import beside_the_caller
@@ -38,6 +39,9 @@ class MCPToolServer:
         url: The address of a server that speaks streamable HTTP.
         command: The program that is the server, with its arguments, if it speaks over standard input and output.
         headers: Sent with every request, or an async function that creates them for each; never stored or logged.
+        run_headers: A function, sync or async, that makes the headers of each call from its context, for tools that
+            act as the user of the run. They are sent instead of `headers`, which then only serve to take the catalogue.
+            Calls whose headers differ never share a connection. `ToolFailed` tells the model why there are none.
         env: Environment variables of the program, in addition to the few that any program needs; it inherits no others.
         cwd: The folder in which the program runs.
         catalogue: The file. Defaults to one named after the server, beside the module that defines it.
@@ -54,6 +58,7 @@ class MCPToolServer:
         url: str | None = None,
         command: Sequence[str] | None = None,
         headers: Headers | None = None,
+        run_headers: RunHeaders | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         catalogue: str | Path | None = None,
@@ -63,6 +68,7 @@ class MCPToolServer:
         self._subject = f"MCP server {name!r}"
         check_seconds(self._subject, "connect_timeout", connect_timeout)
         address = _address(self._subject, url, command, headers, env, cwd)
+        self._run_headers = _checked_run_headers(self._subject, url, run_headers)
         self.catalogue = beside_the_caller(__name__) / (catalogue or f"{name}.mcp.json")
         self._connections = Connections(name, connecting(name, address), connect_timeout)
         if _collected:
@@ -153,7 +159,7 @@ class MCPToolServer:
             if (not names or _is_among(offer, names)) and not _is_among(offer, exclude)
         ]
         check_distinct(self._subject, self.name, chosen)
-        return tuple(make_tool(self.name, offer, self._connections, settings) for offer in chosen)
+        return tuple(make_tool(self.name, offer, self._connections, settings, self._run_headers) for offer in chosen)
 
     def _check_known(self, catalogue: Catalogue, name: str) -> None:
         if not _collected and not any(fnmatchcase(offer.name, name) for offer in catalogue.tools):
@@ -195,6 +201,19 @@ def _checked_name(name: str) -> str:
             f"names that start with {name + '__'!r} belong to built-in tools; give it another name.",
         ) from problem
     return name
+
+
+def _checked_run_headers(subject: str, url: str | None, given: RunHeaders | None) -> RunHeaders | None:
+    if given is None:
+        return None
+    if url is None:
+        raise DefinitionError(subject, "run_headers=… are only for a server with url=…; a program serves all users.")
+    if not callable(given):
+        raise DefinitionError(
+            subject,
+            "run_headers=… is a function of the call's context; headers=… are the same for every call.",
+        )
+    return given
 
 
 def _address(

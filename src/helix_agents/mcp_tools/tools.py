@@ -22,6 +22,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.engine.log import log_event
 from helix_agents.mcp_tools.catalogue import Offer
 from helix_agents.mcp_tools.connections import Connections, Progress
+from helix_agents.mcp_tools.credentials import RunHeaders, headers_of
 from helix_agents.mcp_tools.schemas import SchemaInput
 from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
 
@@ -113,7 +114,13 @@ def check_distinct(subject: str, server: str, offers: Sequence[Offer]) -> None:
             )
 
 
-def make_tool(server: str, offer: Offer, connections: Connections, settings: ToolSettings) -> MCPTool:
+def make_tool(
+    server: str,
+    offer: Offer,
+    connections: Connections,
+    settings: ToolSettings,
+    run_headers: RunHeaders | None = None,
+) -> MCPTool:
     """One tool of a server.
 
     Raises:
@@ -131,7 +138,7 @@ def make_tool(server: str, offer: Offer, connections: Connections, settings: Too
         name=called,
         description=(offer.description or offer.title or f"{offer.name} of {server}").strip() or called,
         input=SchemaInput(offer.input_schema),
-        function=_function(server, offer.name, connections, repeatable=effect == "repeatable"),
+        function=_function(server, offer.name, connections, run_headers, repeatable=effect == "repeatable"),
         timeout_ms=optional_milliseconds(settings.timeout, subject, "timeout"),
         retries=settings.retries,
         effect=effect,
@@ -143,7 +150,9 @@ def make_tool(server: str, offer: Offer, connections: Connections, settings: Too
     )
 
 
-def _function(server: str, name: str, connections: Connections, *, repeatable: bool) -> Callable[..., Any]:
+def _function(
+    server: str, name: str, connections: Connections, run_headers: RunHeaders | None, *, repeatable: bool
+) -> Callable[..., Any]:
     async def call(ctx: ToolContext[Any, Any], arguments: Mapping[str, JSON]) -> JSON:
         """Let the server run the tool.
 
@@ -152,8 +161,11 @@ def _function(server: str, name: str, connections: Connections, *, repeatable: b
             OutcomeUnknown: the server may have done it, but no answer came.
         """
         meta = {IDEMPOTENCY_KEY: ctx.idempotency_key}
+        fresh = None if run_headers is None else partial(headers_of, server, run_headers, ctx)
         try:
-            result = await connections.call(name, arguments, meta, _progress_to(ctx), repeatable=repeatable)
+            result = await connections.call(
+                name, arguments, meta, _progress_to(ctx), repeatable=repeatable, fresh=fresh
+            )
         except TroubleMet as met:
             error = met.as_error(server, calling=True)
             log_event("mcp.call_failed", server=server, tool=name, code=error.code, reason=met.reason)
