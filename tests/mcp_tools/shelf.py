@@ -125,7 +125,8 @@ async def move(title: str, to: Annotated[str, Field(json_schema_extra={"x-mcp-he
 @server.tool(annotations=reads)
 async def whose(ctx: Context) -> str:
     """Whose shelf it is, by the credentials of the call."""
-    return ctx.request_context.request.headers.get("authorization", "").rpartition("-")[2]
+    request: Any = ctx.request_context.request
+    return request.headers.get("authorization", "").rpartition("-")[2]
 
 
 class Answer(BaseModel):
