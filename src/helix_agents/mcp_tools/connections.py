@@ -75,9 +75,9 @@ class Connections:
             lambda session: session.call(tool, arguments, meta, progress), repeatable=repeatable, fresh=fresh
         )
 
-    async def list(self) -> list[dict[str, Any]]:
-        """Everything that the server offers; raises like `call`."""
-        return await self._asking(lambda session: session.list(), repeatable=True)
+    async def read(self, ask: "Callable[[Session], Awaitable[T]]", fresh: "Fresh | None" = None) -> T:
+        """The answer to a question that changes nothing at the server; raises like `call`."""
+        return await self._asking(ask, repeatable=True, fresh=fresh)
 
     async def close(self) -> None:
         """End the connections that are not in use, and those in use with their last call; idempotent."""

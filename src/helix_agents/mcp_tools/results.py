@@ -63,7 +63,12 @@ def _told(block: types.ContentBlock) -> str:
             return f"[{kind}, {len(data) * 3 // 4} bytes; results carry no such content]"
         case types.ResourceLink(uri=uri, name=name, description=about):
             return f"[{name}: {uri}]" + (f" {about}" if about else "")
-        case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
-            return text
         case types.EmbeddedResource(resource=resource):
-            return f"[{resource.uri}, {resource.mime_type or 'a file'}; results carry no such content]"
+            return told_of(resource)
+
+
+def told_of(resource: types.TextResourceContents | types.BlobResourceContents) -> str:
+    """The contents of a resource as text."""
+    if isinstance(resource, types.TextResourceContents):
+        return resource.text
+    return f"[{resource.uri}, {resource.mime_type or 'a file'}; results carry no such content]"

@@ -16,9 +16,11 @@ from helix_agents.agent.names import check_name, check_tool_name
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, UnknownOutcome
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.messages import UserMessage
 from helix_agents.mcp_tools.catalogue import Catalogue, Offer, catalogue_of, read_catalogue
 from helix_agents.mcp_tools.connections import Address, Connections, connecting
 from helix_agents.mcp_tools.credentials import RunHeaders
+from helix_agents.mcp_tools.resources import resource_tools
 from helix_agents.mcp_tools.tools import ToolSettings, check_distinct, make_tool
 from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
 from helix_agents.system import beside_the_caller
@@ -126,21 +128,47 @@ class MCPToolServer:
         )
         return self._made(known or Catalogue(tools=()), names, exclude, settings)
 
+    def resource_tools(
+        self,
+        *,
+        require_approval: bool | ApprovalPredicate = False,
+        timeout: Duration | None = SECONDS_TO_CALL,
+    ) -> tuple[Tool[..., Any], ...]:
+        """Two tools with which a model lists and reads the server's resources; nothing is opened.
+
+        They are the same for every server, so they need no catalogue: what a server says about its resources reaches a
+        model only as the result of a call.
+
+        Args:
+            require_approval: As for `tool`.
+            timeout: How long one call may run, including connecting; None means no limit.
+        """
+        return resource_tools(self.name, self._connections, self._run_headers, require_approval, timeout)
+
+    async def prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> tuple[UserMessage, ...]:
+        """A prompt of the server, filled in, as messages to start a turn with. It is asked for with `headers`.
+
+        Raises:
+            MCPUnavailableError, MCPRefusedError, MCPProtocolError: it cannot be had.
+        """
+        with _failing_here(self.name):
+            prompt = await self._connections.read(lambda session: session.prompt(name, arguments or {}))
+            # Loaded with the connection: it needs the protocol's library.
+            from helix_agents.mcp_tools.prompts import messages_of
+
+            return messages_of(name, prompt)
+
     async def take_catalogue(self) -> Catalogue:
         """What the server offers right now; another process, at another time, may see something else.
 
         Raises:
             MCPUnavailableError, MCPRefusedError, MCPProtocolError: it cannot be asked.
         """
-        try:
-            return catalogue_of(await self._connections.list())
-        except TroubleMet as met:
-            raise met.as_error(self.name) from met
-        except CallRefused as refused:
-            raise TroubleMet("refused", refused.message).as_error(self.name) from refused
-        except msgspec.ValidationError as problem:
-            reason = f"its list of tools cannot be used: {problem}"
-            raise TroubleMet("protocol", reason).as_error(self.name) from problem
+        with _failing_here(self.name):
+            try:
+                return catalogue_of(await self._connections.read(lambda session: session.list()))
+            except msgspec.ValidationError as problem:
+                raise TroubleMet("protocol", f"its list of tools cannot be used: {problem}") from problem
 
     async def close(self) -> None:
         """Release its connection once it is not in use; executors do that when they close."""
@@ -180,6 +208,17 @@ def collecting() -> Generator[list[MCPToolServer]]:
         yield found
     finally:
         _collected.remove(found)
+
+
+@contextmanager
+def _failing_here(server: str) -> Generator[None]:
+    """What goes wrong with a server in the block, as errors for the caller."""
+    try:
+        yield
+    except TroubleMet as met:
+        raise met.as_error(server) from met
+    except CallRefused as refused:
+        raise TroubleMet("refused", refused.message).as_error(server) from refused
 
 
 def _is_among(offer: Offer, patterns: Sequence[str]) -> bool:

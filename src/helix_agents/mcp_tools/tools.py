@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -161,17 +162,11 @@ def _function(
             OutcomeUnknown: the server may have done it, but no answer came.
         """
         meta = {IDEMPOTENCY_KEY: ctx.idempotency_key}
-        fresh = None if run_headers is None else partial(headers_of, server, run_headers, ctx)
-        try:
+        with failing_as_a_tool(server, name):
+            fresh = None if run_headers is None else partial(headers_of, server, run_headers, ctx)
             result = await connections.call(
                 name, arguments, meta, _progress_to(ctx), repeatable=repeatable, fresh=fresh
             )
-        except TroubleMet as met:
-            error = met.as_error(server, calling=True)
-            log_event("mcp.call_failed", server=server, tool=name, code=error.code, reason=met.reason)
-            raise (OutcomeUnknown if met.may_have_been_done else ToolFailed)(str(error)) from met
-        except CallRefused as refused:
-            raise ToolFailed(f"MCP server {server!r} refused the call: {refused.message}") from refused
         # Loaded with the connection: it needs the protocol's library.
         from helix_agents.mcp_tools.results import content_of, text_of
 
@@ -180,6 +175,24 @@ def _function(
         return content_of(result)
 
     return call
+
+
+@contextmanager
+def failing_as_a_tool(server: str, name: str) -> Generator[None]:
+    """What goes wrong with a server in the block, as the failure of a tool.
+
+    Raises:
+        ToolFailed: it failed, or was not started.
+        OutcomeUnknown: the server may have done it, but no answer came.
+    """
+    try:
+        yield
+    except TroubleMet as met:
+        error = met.as_error(server, calling=True)
+        log_event("mcp.call_failed", server=server, tool=name, code=error.code, reason=met.reason)
+        raise (OutcomeUnknown if met.may_have_been_done else ToolFailed)(str(error)) from met
+    except CallRefused as refused:
+        raise ToolFailed(f"MCP server {server!r} refused the call: {refused.message}") from refused
 
 
 def _progress_to(ctx: ToolContext[Any, Any]) -> Progress:
