@@ -1,4 +1,4 @@
-"""Real front ends for the server: the `ai` package under Node, and a React page in Chromium."""
+"""Real front ends for the server: client libraries under Node, and a React page in Chromium."""
 
 import fcntl
 import functools
