@@ -1,4 +1,4 @@
-"""Real front ends for the server: the `ai` package under Node, and a React page in Chromium."""
+"""Real front ends for the server: client libraries under Node, and a React page in Chromium."""
 
 import fcntl
 import functools
@@ -28,13 +28,12 @@ EXAMPLE = ROOT / "examples" / "chat"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
 
-FOLDERS = {"v6": EXAMPLE, "v7": CLIENTS / "v7", "agui": CLIENTS / "agui", "openai": CLIENTS / "openai"}
-"""Where the packages of either major of the library are, and those of AG-UI's and OpenAI's clients."""
+FOLDERS = {"v6": EXAMPLE, **{name: CLIENTS / name for name in ("v7", "agui", "openai", "a2a", "mcp")}}
+"""Where the packages of either major of the library are, and those of each protocol's own client."""
 PROGRAMS = {
     "v6": CLIENTS / "chat.mjs",
     "v7": CLIENTS / "chat.mjs",
-    "agui": CLIENTS / "agui" / "agui.mjs",
-    "openai": CLIENTS / "openai" / "openai.mjs",
+    **{name: CLIENTS / name / f"{name}.mjs" for name in ("agui", "openai", "a2a", "mcp")},
 }
 
 

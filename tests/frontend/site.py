@@ -93,7 +93,7 @@ def answer(request: ModelRequest):
     match asked, worked:
         case "line", _:
             return LINE
-        case "tides", False:
+        case "tides" | "tides then line", False:
             return reply("Let me look. ", calls=[call("tides", {"place": "cove"})])
         case "search", False:
             found = provider_call("web_search", {"query": "tides"}, result=[{"url": SEA}])
@@ -110,7 +110,7 @@ def answer(request: ModelRequest):
             return reply(LINE, calls=[call("book", {"boat": "Petrel"}), call("book", {"boat": "Skua"})])
         case "hurry" | "wait", False:
             return call(asked, {"boat": "Petrel"})
-        case "book", True:
+        case "book" | "tides then line", True:
             return LINE
         case "where", False:
             return call("where")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import mcp_types as types
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context, Image
+from mcp.server.mcpserver.prompts.base import AssistantMessage, UserMessage
 from pydantic import BaseModel, Field
 
 FOLDER = Path(sys.argv[1])
@@ -142,6 +143,51 @@ async def move(title: str, to: Annotated[str, Field(json_schema_extra={"x-mcp-he
     return f"{title} is in the {to}"
 
 
+@server.tool(annotations=reads)
+async def whose(ctx: Context) -> str:
+    """Whose shelf it is, by the credentials of the call."""
+    request: Any = ctx.request_context.request
+    return request.headers.get("authorization", "").rpartition("-")[2]
+
+
+@server.resource("book://tides", description="About the sea.", mime_type="text/plain")
+def tides() -> str:
+    return "The sea breathes."
+
+
+@server.resource("book://cover", mime_type="image/png")
+def cover() -> bytes:
+    return b"\x89PNG"
+
+
+@server.resource("book://pages/{number}")
+def page(number: str) -> str:
+    return f"page {number}"
+
+
+@server.prompt()
+def review(title: str) -> list[Any]:
+    """Ask for a review."""
+    return [UserMessage(f"Review {title}."), UserMessage("Be brief.")]
+
+
+@server.prompt(name="show")
+def shown(what: str) -> list[Any]:
+    """Show something to a model."""
+    paper = types.BlobResourceContents(uri="book://paper", blob="JVBERg==", mime_type="application/pdf")
+    chapter = types.TextResourceContents(uri="book://tides/1", text="The sea breathes.")
+    return [
+        UserMessage(types.ImageContent(type="image", data="iVBORw==", mime_type="image/png")),
+        *(UserMessage(types.EmbeddedResource(type="resource", resource=each)) for each in (paper, chapter)),
+    ]
+
+
+@server.prompt()
+def talk() -> list[Any]:
+    """A conversation that is half over."""
+    return [UserMessage("Hello."), AssistantMessage("Good day.")]
+
+
 class Answer(BaseModel):
     """What a person would be asked for."""
 
@@ -169,14 +215,16 @@ def guarded(app: Any) -> Any:
     """What a proxy before a server, or a server of another age, may answer."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["method"] == "DELETE" and is_said("silent"):
+        if scope["type"] == "http" and scope["method"] == "DELETE":
             note("goodbye")
-            await asyncio.Event().wait()
+            if is_said("silent"):
+                await asyncio.Event().wait()
         if scope["type"] != "http" or scope["method"] != "POST":
             await app(scope, receive, send)
             return
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         note("tokens", headers.get("authorization", ""))
+        note("sessions", json.dumps([headers.get("mcp-session-id"), headers.get("authorization")]))
         said = None
         if is_said("token") and headers.get("authorization") != f"Bearer {(FOLDER / 'token').read_text()}":
             said = 401, "text/plain", b"no"

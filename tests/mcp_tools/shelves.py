@@ -134,7 +134,7 @@ class Shelf:
             time.sleep(LOOK_SECONDS)
 
 
-def agent_with(tools: Sequence[Any], script: Sequence[Any], **fields: Any) -> AnyAgent:
+def agent_with(tools: Sequence[Any], script: Any, **fields: Any) -> AnyAgent:
     return Agent(**{"name": "reader", "model": ScriptedModel(script), "tools": tools, **fields})
 
 

@@ -33,6 +33,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "header 'authorization' cannot be sent": {"url": URL, "headers": {"authorization": "secret\n"}},
     "env=… and cwd=… are only for a server with command=": {"url": URL, "env": {}},
     "headers=… are only for a server with url=": {"command": ["x"], "headers": {"a": "b"}},
+    "run_headers=… are only for a server with url=": {"command": ["x"], "run_headers": lambda ctx: {}},
+    "run_headers=… is a function of the call's context": {"url": URL, "run_headers": {"authorization": "secret"}},
     "command='uvx docs' is not a list of words": {"command": "uvx docs"},
     "is not a list of words": {"command": []},
     "env['A'] is not a string": {"command": ["x"], "env": {"A": 1}},

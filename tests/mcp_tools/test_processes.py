@@ -118,3 +118,24 @@ async def test_the_tools_work_on_every_runtime_alike(runtime: tuple[type, dict[s
     assert len(shelf.pids) == 1
     if shelf.transport == "stdio":
         await until(lambda: not is_alive(shelf.pids[0]))
+
+
+async def test_calls_are_made_as_the_user_of_their_run_on_every_runtime(
+    runtime: tuple[type, dict[str, object]], service: Shelf
+) -> None:
+    kind, settings = runtime
+    server = service.server(run_headers=lambda ctx: {"authorization": f"Bearer token-{ctx.user_id}"})
+    agent = agent_with(
+        service.tools("whose", server=server, require_approval=True), [call("shelf__whose"), "Done."] * 2
+    )
+    url = f"sqlite:///{service.folder / 'helix.db'}"
+    async with kind.open(url, agents=[agent], **settings) as helix, asyncio.timeout(PATIENCE):
+        for user in ("ann", "ben"):
+            run = await helix.execute(agent, "Whose is it?", user_id=user)
+            outcome = await run.result()
+            assert isinstance(outcome, Suspended)
+            [waiting] = outcome.pending
+            await helix.submit_tool_result(run.session_id, waiting.tool_call_id, ApprovalAnswer(approved=True))
+            await (await helix.resume(agent, run.session_id)).result()
+            [told] = await results_in(helix, run.session_id)
+            assert told.content == user

@@ -103,6 +103,60 @@ class LiveServer:
         self._socket.close()
 
 
+class Address:
+    """Where clients connect, whichever server is behind it. While there is none, they wait for the next."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._there = threading.Event()
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def leads_to(self, url: str) -> None:
+        self._port = int(url.rpartition(":")[2])
+        self._there.set()
+
+    def leads_nowhere(self) -> None:
+        """From now on, whoever connects waits; who is connected stays so."""
+        self._there.clear()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._open_up, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closing alone does not wake the thread that accepts.
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _open_up(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._socket.accept()
+                threading.Thread(target=self._carry, args=(client,), daemon=True).start()
+
+    def _carry(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            if not self._there.wait(PATIENCE):
+                return
+            with socket.create_connection(("127.0.0.1", self._port)) as server:
+                answering = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+                answering.start()
+                _pass_on(client, server)
+                answering.join(PATIENCE)
+
+
+def _pass_on(sender: socket.socket, receiver: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := sender.recv(65_536):
+            receiver.sendall(data)
+    with contextlib.suppress(OSError):
+        receiver.shutdown(socket.SHUT_RDWR)
+
+
 class Instance:
     """`helix serve` in a process of its own."""
 

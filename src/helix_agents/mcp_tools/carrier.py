@@ -91,7 +91,9 @@ class Carrier(httpx2.AsyncClient):
         if status < 400 or (is_json and _is_an_error(body)):
             return _with(response, request, body)
         if status in (401, 403):
-            return self._answer(request, "refused", f"it does not accept these credentials (status {status})")
+            # With 401 other credentials may help, with 403 they do not.
+            trouble = "unauthorized" if status == 401 else "refused"
+            return self._answer(request, trouble, f"it does not accept these credentials (status {status})")
         if status in (408, 425, 429, 503):
             return self._answer(request, "unavailable", f"it asks callers to try again later (status {status})")
         if status >= _SERVER_SIDE:

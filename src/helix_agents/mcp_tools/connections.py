@@ -1,4 +1,4 @@
-"""Connections to a server: one for each event loop, opened by the first call, shared by all, replaced when lost."""
+"""Connections to a server: opened by the first call, shared by all with the same credentials, replaced when lost."""
 
 import asyncio
 import contextvars
@@ -6,10 +6,11 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from helix_agents.domain.errors import MissingExtraError
 from helix_agents.domain.records import JSON
@@ -33,6 +34,9 @@ class Progress(Protocol):
 WAITS = (0.0, 0.3, 1.0)
 """How long to wait before a call is sent once more, in seconds: a service that is restarted is back soon."""
 
+IDLE_SECONDS = 60.0
+"""How long a connection with the credentials of a run is kept for the next call that has the same."""
+
 # How long leaving may take: the protocol's own steps to end a program take up to five seconds.
 LEAVE_SECONDS = 10.0
 
@@ -44,49 +48,72 @@ class Connections:
         self._server = server
         self._connect = connect
         self._connect_seconds = connect_seconds
-        self._open: dict[asyncio.AbstractEventLoop, Connection] = {}
+        self._open: dict[Place, Connection] = {}
 
     async def call(
-        self, tool: str, arguments: Mapping[str, JSON], meta: dict[str, Any], progress: Progress, *, repeatable: bool
+        self,
+        tool: str,
+        arguments: Mapping[str, JSON],
+        meta: dict[str, Any],
+        progress: Progress,
+        *,
+        repeatable: bool,
+        fresh: "Fresh | None" = None,
     ) -> "types.CallToolResult":
-        """The server's answer to a call.
+        """The server's answer to a call. With `fresh`, its headers are the caller's own, and only calls with the same
+        headers share its connection.
 
         A call that the server has certainly not started is sent again, over a new connection; a call that it may have
-        started is sent once more if repeating it does no harm.
+        started is sent once more if repeating it does no harm. A call whose own headers are not accepted is sent once
+        more if fresh ones are others.
 
         Raises:
             TroubleMet: there is no answer.
             CallRefused: the answer is a refusal.
         """
-        return await self._asking(lambda session: session.call(tool, arguments, meta, progress), repeatable=repeatable)
+        return await self._asking(
+            lambda session: session.call(tool, arguments, meta, progress), repeatable=repeatable, fresh=fresh
+        )
 
-    async def list(self) -> list[dict[str, Any]]:
-        """Everything that the server offers; raises like `call`."""
-        return await self._asking(lambda session: session.list(), repeatable=True)
+    async def read(self, ask: "Callable[[Session], Awaitable[T]]", fresh: "Fresh | None" = None) -> T:
+        """The answer to a question that changes nothing at the server; raises like `call`."""
+        return await self._asking(ask, repeatable=True, fresh=fresh)
 
     async def close(self) -> None:
         """End the connections that are not in use, and those in use with their last call; idempotent."""
         here = asyncio.get_running_loop()
-        for loop, connection in list(self._open.items()):
-            self._open.pop(loop, None)
+        ours: list[Connection] = []
+        for (loop, given), connection in list(self._open.items()):
+            self._open.pop((loop, given), None)
             if loop is here:
-                await connection.leave()
+                ours.append(connection)
             elif loop.is_running():
                 leaving = asyncio.run_coroutine_threadsafe(connection.leave(), loop)
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await asyncio.wrap_future(leaving)
+        await asyncio.gather(*(each.leave() for each in ours))
 
-    async def _asking(self, ask: "Callable[[Session], Awaitable[T]]", *, repeatable: bool) -> T:
+    async def _asking(
+        self, ask: "Callable[[Session], Awaitable[T]]", *, repeatable: bool, fresh: "Fresh | None" = None
+    ) -> T:
         waits = iter(WAITS)
         may_repeat = repeatable
+        given = None if fresh is None else await fresh()
         while True:
-            connection = self._connection()
+            connection = self._connection(given)
             try:
                 async with connection.session() as session:
                     return await ask(session)
             except TroubleMet as met:
-                if met.trouble in ("not_sent", "session_gone", "lost"):
+                if met.trouble in ("not_sent", "session_gone", "unauthorized", "lost"):
                     self._forget(connection)
+                if met.trouble == "unauthorized" and fresh is not None:
+                    refused, given = given, await fresh()
+                    if given == refused:
+                        raise
+                    log_event("mcp.credentials_again", server=self._server)
+                    fresh = None
+                    continue
                 wait = next(waits, None)
                 if wait is None or not (met.was_not_begun or (may_repeat and met.trouble == "lost")):
                     raise
@@ -95,30 +122,51 @@ class Connections:
                 log_event("mcp.connecting_again", server=self._server, reason=met.reason)
             await asyncio.sleep(wait)
 
-    def _connection(self) -> "Connection":
+    def _connection(self, given: "Given | None") -> "Connection":
         loop = asyncio.get_running_loop()
-        found = self._open.get(loop)
+        place = loop, None if given is None else tuple(sorted(given.items()))
+        found = self._open.get(place)
         if found is None or found.is_over:
-            for other in [each for each in list(self._open) if each.is_closed()]:
+            for other in [each for each in list(self._open) if each[0].is_closed()]:
                 self._open.pop(other, None)
-            found = self._open[loop] = Connection(self._server, self._connect, self._connect_seconds)
+            forget = None if given is None else self._forget
+            connect = partial(self._connect, given)
+            found = Connection(self._server, connect, self._connect_seconds, place, forget)
+            self._open[place] = found
         return found
 
     def _forget(self, connection: "Connection") -> None:
         """Let the next call open another one; calls that are on this one stay on it."""
-        loop = asyncio.get_running_loop()
-        if self._open.get(loop) is connection:
-            del self._open[loop]
+        if self._open.get(connection.place) is connection:
+            del self._open[connection.place]
         connection.leave_when_idle()
 
 
-Connect = Callable[[], AbstractAsyncContextManager["Session"]]
+Given: TypeAlias = Mapping[str, str]
+Fresh: TypeAlias = Callable[[], Awaitable[Given]]
+"""Makes the headers of a call, once more each time."""
+Place: TypeAlias = tuple[asyncio.AbstractEventLoop, tuple[tuple[str, str], ...] | None]
+"""What has a connection of its own: an event loop, and the headers of a run if it has any."""
+
+Connect: TypeAlias = Callable[[Given | None], AbstractAsyncContextManager["Session"]]
+"""Opens a session with these headers, or with those of the server's definition."""
 
 
 class Connection:
-    """One connection, held by its own task: the caller that opened it may be cancelled while others still use it."""
+    """One connection, held by its own task: the caller that opened it may be cancelled while others still use it. With
+    `when_idle`, that is called once nobody has used it for a while."""
 
-    def __init__(self, server: str, connect: Connect, connect_seconds: float) -> None:
+    def __init__(
+        self,
+        server: str,
+        connect: Callable[[], AbstractAsyncContextManager["Session"]],
+        connect_seconds: float,
+        place: Place,
+        when_idle: "Callable[[Connection], None] | None" = None,
+    ) -> None:
+        self.place = place
+        self._when_idle = when_idle
+        self._idle: asyncio.TimerHandle | None = None
         self._server = server
         self._connect = connect
         self._connect_seconds = connect_seconds
@@ -145,6 +193,7 @@ class Connection:
             TroubleMet: it could not be opened.
         """
         self._users += 1
+        self._stop_the_clock()
         try:
             # Shielded: a caller that stops waiting leaves it to the others.
             yield await asyncio.shield(self._session)
@@ -152,10 +201,14 @@ class Connection:
             self._users -= 1
             if self._leaving and self._users == 0:
                 self._left.set()
+            elif self._when_idle is not None and self._users == 0:
+                loop, nothing = asyncio.get_running_loop(), contextvars.Context()
+                self._idle = loop.call_later(IDLE_SECONDS, self._when_idle, self, context=nothing)
 
     def leave_when_idle(self) -> None:
         """End it as soon as it is not in use."""
         self._leaving = True
+        self._stop_the_clock()
         if self._users == 0:
             self._left.set()
 
@@ -167,6 +220,11 @@ class Connection:
             for holder in late:
                 log_event("mcp.not_left", logging.WARNING, server=self._server)
                 holder.cancel()
+
+    def _stop_the_clock(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
 
     async def _hold(self) -> None:
         try:
@@ -221,9 +279,10 @@ def connecting(server: str, address: Address) -> Connect:
     """How to open a session with a server; the first one loads the protocol's library, outside the event loop."""
 
     @asynccontextmanager
-    async def connect() -> "AsyncGenerator[Session]":
+    async def connect(given: Given | None) -> "AsyncGenerator[Session]":
         protocol = await asyncio.to_thread(_protocol)
-        async with protocol.open_session(server, address, secrets.token_hex(16)) as session:
+        there = address if given is None else replace(address, headers=given)
+        async with protocol.open_session(server, there, secrets.token_hex(16)) as session:
             yield session
 
     return connect

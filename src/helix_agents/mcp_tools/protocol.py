@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -79,6 +79,27 @@ class Session:
             if cursor is None:
                 return list(found.values())
         raise TroubleMet("protocol", f"its list of tools does not end after {MOST_PAGES} pages")
+
+    async def resources(self, cursor: str | None) -> tuple[types.ListResourcesResult, Sequence[types.ResourceTemplate]]:
+        """A page of the server's resources, and with the first page its templates; raises like `call`."""
+        asked = types.PaginatedRequestParams(cursor=cursor)
+        page = await self._asking(lambda: self._session.list_resources(params=asked))
+        if cursor is not None:
+            return page, ()
+        try:
+            found = await self._asking(self._session.list_resource_templates)
+        except CallRefused:
+            # A server may have resources, and know no templates.
+            return page, ()
+        return page, found.resource_templates
+
+    async def read(self, uri: str) -> types.ReadResourceResult:
+        """The contents of a resource; raises like `call`."""
+        return await self._asking(lambda: self._session.read_resource(uri))
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> types.GetPromptResult:
+        """A prompt, filled in; raises like `call`."""
+        return await self._asking(lambda: self._session.get_prompt(name, dict(arguments)))
 
     async def _asking(self, ask: Callable[[], Awaitable[T]]) -> T:
         if self.ended.is_set():

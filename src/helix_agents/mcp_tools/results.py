@@ -13,7 +13,7 @@ from helix_agents.domain.records import JSON
 
 def text_of(result: types.CallToolResult) -> str:
     """The whole answer in words, for an error."""
-    texts = [in_words([_part(block)]) for block in result.content]
+    texts = [in_words([part_of(block)]) for block in result.content]
     if result.structured_content is not None and not texts:
         texts = [json.dumps(result.structured_content, ensure_ascii=False)]
     return "\n\n".join(text for text in texts if text) or "The tool failed and gave no reason."
@@ -24,7 +24,7 @@ def content_of(result: types.CallToolResult) -> JSON | list[Part]:
 
     If a server returns both text and data, and its text only repeats the data, the data is enough.
     """
-    parts = [_part(block) for block in result.content]
+    parts = [part_of(block) for block in result.content]
     texts = [part.text for part in parts if isinstance(part, Text) and part.text]
     if any(not isinstance(part, Text) for part in parts):
         return _with_data(parts, texts, result.structured_content)
@@ -67,7 +67,8 @@ def _repeats_parts(texts: list[str], data: Any) -> bool:
     return len(items) == len(texts) and all(map(_repeats, texts, items))
 
 
-def _part(block: types.ContentBlock) -> Part:
+def part_of(block: types.ContentBlock) -> Part:
+    """One piece of an answer or of a prompt."""
     match block:
         case types.TextContent(text=text):
             return Text(text=text)
@@ -77,13 +78,14 @@ def _part(block: types.ContentBlock) -> Part:
             return File(url=_data_url(kind, data), media_type=kind)
         case types.ResourceLink(uri=uri, name=name, description=about):
             return Text(text=f"[{name}: {uri}]" + (f" {about}" if about else ""))
-        case types.EmbeddedResource(resource=types.TextResourceContents(text=text)):
-            return Text(text=text)
         case types.EmbeddedResource(resource=resource):
-            return _file(cast("types.BlobResourceContents", resource))
+            return contents_of(resource)
 
 
-def _file(resource: types.BlobResourceContents) -> Image | File:
+def contents_of(resource: types.TextResourceContents | types.BlobResourceContents) -> Part:
+    """The contents of a resource."""
+    if isinstance(resource, types.TextResourceContents):
+        return Text(text=resource.text)
     kind = resource.mime_type or "application/octet-stream"
     made = Image if kind.startswith("image/") else File
     name = str(resource.uri).rpartition("/")[2] or None

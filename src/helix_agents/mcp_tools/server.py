@@ -17,8 +17,11 @@ from helix_agents.agent.names import check_name, check_tool_name
 from helix_agents.agent.outcomes import ApprovalPredicate, Effect, UnknownOutcome
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.messages import UserMessage
 from helix_agents.mcp_tools.catalogue import Catalogue, Offer, catalogue_of, read_catalogue
 from helix_agents.mcp_tools.connections import Address, Connections, connecting
+from helix_agents.mcp_tools.credentials import RunHeaders
+from helix_agents.mcp_tools.resources import resource_tools
 from helix_agents.mcp_tools.tools import ToolSettings, check_distinct, make_tool
 from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
 from helix_agents.system import beside_the_caller
@@ -39,6 +42,9 @@ class MCPToolServer:
         url: The address of a server that speaks streamable HTTP.
         command: The program that is the server, with its arguments, if it speaks over standard input and output.
         headers: Sent with every request, or an async function that creates them for each; never stored or logged.
+        run_headers: A function, sync or async, that makes the headers of each call from its context, for tools that
+            act as the user of the run. They are sent instead of `headers`, which then only serve to take the catalogue.
+            Calls whose headers differ never share a connection. `ToolFailed` tells the model why there are none.
         env: Environment variables of the program, in addition to the few that any program needs; it inherits no others.
         cwd: The folder in which the program runs.
         catalogue: The file. Defaults to one named after the server, beside the module that defines it.
@@ -55,6 +61,7 @@ class MCPToolServer:
         url: str | None = None,
         command: Sequence[str] | None = None,
         headers: Headers | None = None,
+        run_headers: RunHeaders | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         catalogue: str | Path | None = None,
@@ -64,6 +71,7 @@ class MCPToolServer:
         self._subject = f"MCP server {name!r}"
         check_seconds(self._subject, "connect_timeout", connect_timeout)
         address = _address(self._subject, url, command, headers, env, cwd)
+        self._run_headers = _checked_run_headers(self._subject, url, run_headers)
         self.catalogue = beside_the_caller(__name__) / (catalogue or f"{name}.mcp.json")
         self._connections = Connections(name, connecting(name, address), connect_timeout)
         if _collected:
@@ -124,21 +132,47 @@ class MCPToolServer:
         )
         return self._made(known or Catalogue(tools=()), names, exclude, settings)
 
+    def resource_tools(
+        self,
+        *,
+        require_approval: bool | ApprovalPredicate = False,
+        timeout: Duration | None = SECONDS_TO_CALL,
+    ) -> tuple[Tool[..., Any], ...]:
+        """Two tools with which a model lists and reads the server's resources; nothing is opened.
+
+        They are the same for every server, so they need no catalogue: what a server says about its resources reaches a
+        model only as the result of a call.
+
+        Args:
+            require_approval: As for `tool`.
+            timeout: How long one call may run, including connecting; None means no limit.
+        """
+        return resource_tools(self.name, self._connections, self._run_headers, require_approval, timeout)
+
+    async def prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> tuple[UserMessage, ...]:
+        """A prompt of the server, filled in, as messages to start a turn with. It is asked for with `headers`.
+
+        Raises:
+            MCPUnavailableError, MCPRefusedError, MCPProtocolError: it cannot be had.
+        """
+        with _failing_here(self.name):
+            prompt = await self._connections.read(lambda session: session.prompt(name, arguments or {}))
+            # Loaded with the connection: it needs the protocol's library.
+            from helix_agents.mcp_tools.prompts import messages_of
+
+            return messages_of(name, prompt)
+
     async def take_catalogue(self) -> Catalogue:
         """What the server offers right now; another process, at another time, may see something else.
 
         Raises:
             MCPUnavailableError, MCPRefusedError, MCPProtocolError: it cannot be asked.
         """
-        try:
-            return catalogue_of(await self._connections.list())
-        except TroubleMet as met:
-            raise met.as_error(self.name) from met
-        except CallRefused as refused:
-            raise TroubleMet("refused", refused.message).as_error(self.name) from refused
-        except msgspec.ValidationError as problem:
-            reason = f"its list of tools cannot be used: {problem}"
-            raise TroubleMet("protocol", reason).as_error(self.name) from problem
+        with _failing_here(self.name):
+            try:
+                return catalogue_of(await self._connections.read(lambda session: session.list()))
+            except msgspec.ValidationError as problem:
+                raise TroubleMet("protocol", f"its list of tools cannot be used: {problem}") from problem
 
     async def close(self) -> None:
         """Release its connection once it is not in use; executors do that when they close."""
@@ -157,7 +191,7 @@ class MCPToolServer:
             if (not names or _is_among(offer, names)) and not _is_among(offer, exclude)
         ]
         check_distinct(self._subject, self.name, chosen)
-        return tuple(make_tool(self.name, offer, self._connections, settings) for offer in chosen)
+        return tuple(make_tool(self.name, offer, self._connections, settings, self._run_headers) for offer in chosen)
 
     def _check_known(self, catalogue: Catalogue, name: str) -> None:
         if not _collected and not any(fnmatchcase(offer.name, name) for offer in catalogue.tools):
@@ -180,6 +214,17 @@ def collecting() -> Generator[list[MCPToolServer]]:
         _collected.remove(found)
 
 
+@contextmanager
+def _failing_here(server: str) -> Generator[None]:
+    """What goes wrong with a server in the block, as errors for the caller."""
+    try:
+        yield
+    except TroubleMet as met:
+        raise met.as_error(server) from met
+    except CallRefused as refused:
+        raise TroubleMet("refused", refused.message).as_error(server) from refused
+
+
 def _is_among(offer: Offer, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(offer.name, pattern) for pattern in patterns)
 
@@ -199,6 +244,19 @@ def _checked_name(name: str) -> str:
             f"names that start with {name + '__'!r} belong to built-in tools; give it another name.",
         ) from problem
     return name
+
+
+def _checked_run_headers(subject: str, url: str | None, given: RunHeaders | None) -> RunHeaders | None:
+    if given is None:
+        return None
+    if url is None:
+        raise DefinitionError(subject, "run_headers=… are only for a server with url=…; a program serves all users.")
+    if not callable(given):
+        raise DefinitionError(
+            subject,
+            "run_headers=… is a function of the call's context; headers=… are the same for every call.",
+        )
+    return given
 
 
 def _address(

@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -23,6 +24,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.engine.log import log_event
 from helix_agents.mcp_tools.catalogue import Offer
 from helix_agents.mcp_tools.connections import Connections, Progress
+from helix_agents.mcp_tools.credentials import RunHeaders, headers_of
 from helix_agents.mcp_tools.schemas import SchemaInput
 from helix_agents.mcp_tools.troubles import CallRefused, TroubleMet
 
@@ -115,7 +117,13 @@ def check_distinct(subject: str, server: str, offers: Sequence[Offer]) -> None:
             )
 
 
-def make_tool(server: str, offer: Offer, connections: Connections, settings: ToolSettings) -> MCPTool:
+def make_tool(
+    server: str,
+    offer: Offer,
+    connections: Connections,
+    settings: ToolSettings,
+    run_headers: RunHeaders | None = None,
+) -> MCPTool:
     """One tool of a server.
 
     Raises:
@@ -133,7 +141,7 @@ def make_tool(server: str, offer: Offer, connections: Connections, settings: Too
         name=called,
         description=(offer.description or offer.title or f"{offer.name} of {server}").strip() or called,
         input=SchemaInput(offer.input_schema),
-        function=_function(server, offer.name, connections, repeatable=effect == "repeatable"),
+        function=_function(server, offer.name, connections, run_headers, repeatable=effect == "repeatable"),
         timeout_ms=optional_milliseconds(settings.timeout, subject, "timeout"),
         retries=settings.retries,
         effect=effect,
@@ -146,7 +154,9 @@ def make_tool(server: str, offer: Offer, connections: Connections, settings: Too
     )
 
 
-def _function(server: str, name: str, connections: Connections, *, repeatable: bool) -> Callable[..., Any]:
+def _function(
+    server: str, name: str, connections: Connections, run_headers: RunHeaders | None, *, repeatable: bool
+) -> Callable[..., Any]:
     async def call(ctx: ToolContext[Any, Any], arguments: Mapping[str, JSON]) -> JSON:
         """Let the server run the tool.
 
@@ -155,14 +165,11 @@ def _function(server: str, name: str, connections: Connections, *, repeatable: b
             OutcomeUnknown: the server may have done it, but no answer came.
         """
         meta = {IDEMPOTENCY_KEY: ctx.idempotency_key}
-        try:
-            result = await connections.call(name, arguments, meta, _progress_to(ctx), repeatable=repeatable)
-        except TroubleMet as met:
-            error = met.as_error(server, calling=True)
-            log_event("mcp.call_failed", server=server, tool=name, code=error.code, reason=met.reason)
-            raise (OutcomeUnknown if met.may_have_been_done else ToolFailed)(str(error)) from met
-        except CallRefused as refused:
-            raise ToolFailed(f"MCP server {server!r} refused the call: {refused.message}") from refused
+        with failing_as_a_tool(server, name):
+            fresh = None if run_headers is None else partial(headers_of, server, run_headers, ctx)
+            result = await connections.call(
+                name, arguments, meta, _progress_to(ctx), repeatable=repeatable, fresh=fresh
+            )
         # Loaded with the connection: it needs the protocol's library.
         from helix_agents.mcp_tools.results import content_of, text_of
 
@@ -171,6 +178,24 @@ def _function(server: str, name: str, connections: Connections, *, repeatable: b
         return content_of(result)
 
     return call
+
+
+@contextmanager
+def failing_as_a_tool(server: str, name: str) -> Generator[None]:
+    """What goes wrong with a server in the block, as the failure of a tool.
+
+    Raises:
+        ToolFailed: it failed, or was not started.
+        OutcomeUnknown: the server may have done it, but no answer came.
+    """
+    try:
+        yield
+    except TroubleMet as met:
+        error = met.as_error(server, calling=True)
+        log_event("mcp.call_failed", server=server, tool=name, code=error.code, reason=met.reason)
+        raise (OutcomeUnknown if met.may_have_been_done else ToolFailed)(str(error)) from met
+    except CallRefused as refused:
+        raise ToolFailed(f"MCP server {server!r} refused the call: {refused.message}") from refused
 
 
 def _progress_to(ctx: ToolContext[Any, Any]) -> Progress:

@@ -2,11 +2,17 @@
 
 from typing import Any, Literal, TypeAlias, cast
 
-from helix_agents.domain.errors import MCPProtocolError, MCPRefusedError, MCPServerError, MCPUnavailableError
+from helix_agents.domain.errors import (
+    MCPProtocolError,
+    MCPRefusedError,
+    MCPServerError,
+    MCPUnauthorizedError,
+    MCPUnavailableError,
+)
 from helix_agents.domain.texts import said_by, storable
 
-Trouble: TypeAlias = Literal["not_sent", "session_gone", "unavailable", "lost", "refused", "protocol"]
-"""Whether the server can have started the call: not with the first three, and not if it refused; otherwise it is not
+Trouble: TypeAlias = Literal["not_sent", "session_gone", "unavailable", "unauthorized", "lost", "refused", "protocol"]
+"""Whether the server can have started the call: not with the first four, and not if it refused; otherwise it is not
 known."""
 
 _CODE = 1
@@ -48,6 +54,8 @@ class TroubleMet(Exception):  # noqa: N818  # likewise
         """The error for the caller."""
         reason = f"{self.reason}; {self.aside}" if self.aside and not calling else self.reason
         match self.trouble:
+            case "unauthorized":
+                return MCPUnauthorizedError(server, f"{reason}.")
             case "refused":
                 return MCPRefusedError(server, f"{reason}.")
             case "protocol":

@@ -97,6 +97,7 @@ HelixError
 ├── MCPServerError                 check the MCP server behind tools
 │   ├── MCPUnavailableError        it does not answer: worth a retry
 │   ├── MCPRefusedError            it refused the request as it is
+│   │   └── MCPUnauthorizedError   it does not accept the credentials
 │   └── MCPProtocolError           it does not follow the protocol
 └── StoreError                     check the store
     ├── StoreUnavailableError
@@ -194,6 +195,7 @@ from helix_agents.domain.errors.services import (
     MCPProtocolError,
     MCPRefusedError,
     MCPServerError,
+    MCPUnauthorizedError,
     MCPUnavailableError,
     RemoteAgentError,
     RemoteProtocolError,
@@ -267,6 +269,7 @@ __all__ = [
     "MCPProtocolError",
     "MCPRefusedError",
     "MCPServerError",
+    "MCPUnauthorizedError",
     "MCPUnavailableError",
     "MemoryChangedError",
     "MemoryNotFoundError",

@@ -110,6 +110,12 @@ class MCPRefusedError(MCPServerError):
         return f"MCP server {self.server!r} refused the request: {self.reason}"
 
 
+class MCPUnauthorizedError(MCPRefusedError):
+    """The server does not accept the credentials: they are missing, wrong, or have expired."""
+
+    code = "mcp_unauthorized"
+
+
 class MCPProtocolError(MCPServerError):
     """The server sent something that an MCP server never sends, or speaks no supported version of the protocol."""
 

@@ -122,17 +122,17 @@ class Follower:
                 "inputRequests": {each.row.tool_call_id: elicitation(each) for each in asked},
                 "requestState": write_place(msgspec.structs.replace(self.place, asked=())),
             }
-            return answer(self.place.rpc_id, result)
+            return answer(self.place.rpc_id, self._peer.told(result))
         notes = [each.note for each in self._open.values() if each.note]
         note = self._note or (notes[0] if notes else None)
-        return answer(self.place.rpc_id, await outcome(self._call, self._agent.name, task, note))
+        return answer(self.place.rpc_id, self._peer.told(await outcome(self._call, self._agent.name, task, note)))
 
     def farewell(self) -> Plain | None:
         """The last message if this instance shuts down; None if the client reconnects by itself."""
         if self._peer.is_modern:
             # A result that asks for nothing: the client sends the request again, and another instance continues.
             state = write_place(msgspec.structs.replace(self.place, rpc_id=None, progress_token=None, asked=()))
-            return answer(self.place.rpc_id, {"resultType": "input_required", "requestState": state})
+            return answer(self.place.rpc_id, self._peer.told({"resultType": "input_required", "requestState": state}))
         if self._peer.comes_back:
             return None
         return answer(self.place.rpc_id, still_running(self.session_id, self._agent.name))

@@ -9,6 +9,7 @@ import re
 from typing import Any, Literal, TypeAlias, cast
 from uuid import uuid4
 
+from helix_agents import __version__
 from helix_agents.domain.records import Record
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import RefusedError
@@ -26,10 +27,14 @@ MODERN = "2026-07-28"
 """The version in which each request stands alone. A question to the client is a result, and the client sends the call
 again with the answer."""
 
+SERVER = {"name": "helix-agents", "version": __version__}
+"""How this server introduces itself: to an older client in the handshake, to a newer one with each result."""
+
 SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
 VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+SERVER_KEY = "io.modelcontextprotocol/serverInfo"
 
 _CONNECTION = re.compile(r"(?P<version>\d{4}-\d{2}-\d{2})\.(?P<asks>[fn])\.(?P<one>[0-9a-f]{32})")
 _NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
@@ -48,6 +53,10 @@ class Peer(Record):
     @property
     def is_modern(self) -> bool:
         return self.version == MODERN
+
+    def told(self, result: dict[str, Any]) -> dict[str, Any]:
+        """A result in the form that this client reads."""
+        return {"resultType": "complete", **result, "_meta": {SERVER_KEY: SERVER}} if self.is_modern else result
 
     @property
     def comes_back(self) -> bool:

@@ -58,10 +58,9 @@ class Request:
         self.only = only
 
     def answered(self, result: Plain, *, cached: bool = False) -> Response:
-        if self.peer.is_modern:
-            result = {"resultType": "complete", **result}
-            result |= {"ttlMs": CACHED_MS, "cacheScope": "private"} if cached else {}
-        return json_response(answer(self.message.id, result))
+        if cached and self.peer.is_modern:
+            result = {**result, "ttlMs": CACHED_MS, "cacheScope": "private"}
+        return json_response(answer(self.message.id, self.peer.told(result)))
 
     @property
     def meta(self) -> Meta:

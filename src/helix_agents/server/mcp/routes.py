@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette.responses import Response
 
-from helix_agents import __version__
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import HelixError
 from helix_agents.server.bodies import read_body
@@ -25,7 +24,7 @@ from helix_agents.server.mcp.errors import (
 )
 from helix_agents.server.mcp.hearing import cancel, continue_call, take_answer
 from helix_agents.server.mcp.names import read_place
-from helix_agents.server.mcp.peers import MODERN, SESSION_HEADER, WITH_HANDSHAKE, introduced, peer_of
+from helix_agents.server.mcp.peers import MODERN, SERVER, SESSION_HEADER, WITH_HANDSHAKE, introduced, peer_of
 from helix_agents.server.mcp.requests import Request, RPCMessage, agents_at, session_at
 from helix_agents.server.mcp.results import refused_result
 from helix_agents.server.mcp.saying import COMPANIONS, say
@@ -154,14 +153,13 @@ def _check_origin(call: Call) -> None:
 
 def _initialize(message: RPCMessage) -> Response:
     peer = introduced(message.params)
-    about = {"protocolVersion": peer.version, **_about()}
+    about = {"protocolVersion": peer.version, "serverInfo": SERVER, **_about()}
     return json_response(answer(message.id, about), headers={SESSION_HEADER: peer.connection or ""})
 
 
 def _about() -> Plain:
     return {
         "capabilities": {"tools": {"listChanged": False}},
-        "serverInfo": {"name": "helix-agents", "version": __version__},
         "instructions": INSTRUCTIONS,
     }
 
