@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Iterator
+from itertools import groupby
 from operator import itemgetter
 from types import MethodType, SimpleNamespace
 from typing import Any, cast
@@ -133,11 +134,14 @@ def test_a_client_takes_every_history_and_holds_what_is_stored_in_the_end(
 
 
 def spoken(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages without what a client does not take over: that a result is an error, and how arguments were spaced."""
+    """Messages without what a client does not take over: that a result is an error, and how arguments were spaced. Of a
+    step that was begun twice, it keeps results that it has met before ahead of new ones."""
     for asked in (asked for each in messages for asked in each.get("toolCalls", ())):
         asked["function"]["arguments"] = json.loads(asked["function"]["arguments"])
     shown = [{**each, "error": None, "content": each.get("content", "")} for each in messages]
-    return [each for each in shown if each["role"] != "reasoning"]
+    said = [each for each in shown if each["role"] != "reasoning"]
+    runs = (list(run) for _, run in groupby(said, key=lambda each: each["role"] == "tool"))
+    return [each for run in runs for each in (sorted(run, key=itemgetter("id")) if run[0]["role"] == "tool" else run)]
 
 
 def thought(messages: list[dict[str, Any]]) -> dict[str, str]:

@@ -94,7 +94,7 @@ class MessageConverter:
             return self._model.canonical_system != "anthropic" or not part.content.isspace()
         is_ours = part.provider_name == self._model.system
         if isinstance(part, NativeToolCallPart | NativeToolReturnPart):
-            return is_ours and alike and intact
+            return is_ours and alike
         if not isinstance(part, ThinkingPart):
             return True
         own = alike if is_ours else self._model.accepts_stateless_artifacts(response, part)
