@@ -17,7 +17,7 @@ HOME_OF_DEPENDENCY: dict[str, str | tuple[str, ...]] = {
     "dbos": "runtimes/dbos",
     "temporalio": "runtimes/temporal",
     "pydantic_ai": "llm/pydantic_ai",
-    "httpx2": ("llm/pydantic_ai", "server/remote.py", "mcp_tools", "runtimes/executor/webhook_posts.py"),
+    "httpx2": ("llm/pydantic_ai", "server/remote_http.py", "mcp_tools", "runtimes/executor/webhook_posts.py"),
     "starlette": "server",
     "uvicorn": ("server", "capabilities/mcp"),
     "mcp": ("capabilities/mcp", "mcp_tools"),
