@@ -200,6 +200,13 @@ def elsewhere() -> Iterator[LiveServer]:
         yield live
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["failing", "gone"])
+async def test_a_server_that_cannot_be_reached_is_given_up(lying: LiveServer, helix: Executor, is_there: bool) -> None:
+    nonsense.card_status = 500
+    message = await result_of(helix, lying.url if is_there else "http://127.0.0.1:9")
+    assert (message.code, "status_unreachable" in str(message.content)) == ("framework_subagent_lost", True)
+
+
 async def test_credentials_go_to_no_server_that_a_card_names(
     lying: LiveServer, elsewhere: LiveServer, helix: Executor
 ) -> None:
