@@ -1,5 +1,6 @@
 """Somebody else's agent as a sub-agent, over A2A: what a parent sees of it, and what reaches it from here."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -17,10 +18,12 @@ from helix_agents import (
     ToolAnswer,
 )
 from helix_agents.domain.chunks import SubagentEnd, TextDelta
-from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.engine.remote.stops import PLACE, REMOTE
 from helix_agents.engine.services import EngineOptions
+from helix_agents.ports.remote_agents import RemoteSession, RemoteStart
 from helix_agents.runtimes.executor.core import ExecutorCore
+from helix_agents.server.remote_a2a.transport import A2ARemoteAgentTransport
 from tests.server.chain import a2a_boss, pass_on
 from tests.server.delegating import child_of, delegated, eventually, finish, only
 from tests.server.foreign import CARD, CHAPTERS, STORY, Foreign, serving
@@ -215,6 +218,33 @@ async def test_a_stop_cancels_its_task(foreign: LiveServer, helix: Executor, jou
     assert isinstance(await run.result(), Interrupted if kind == "interrupt" else Failed)
     assert journal == ["hold", "cancelled"]
     assert REMOTE not in (await helix.sessions.get(await child_of(helix))).metadata
+
+
+class SlowToAnswer(A2ARemoteAgentTransport):
+    """A way on which the answer to the first message takes its time."""
+
+    began: asyncio.Event
+
+    async def start(
+        self, session: RemoteSession, message: UserMessage, *, depth: int, again: bool = False
+    ) -> RemoteStart:
+        begun = await super().start(session, message, depth=depth, again=again)
+        self.began.set()
+        await asyncio.sleep(0.1)
+        return begun
+
+    async def _find(self, session: RemoteSession) -> None:
+        """It cannot be asked for a task either."""
+
+
+async def test_a_stop_while_a_task_begins_cancels_it(foreign: LiveServer, helix: Executor, journal: list[str]) -> None:
+    slow = SlowToAnswer(foreign.url)
+    slow.began = asyncio.Event()
+    run = await helix.execute(a2a_boss(slow), "remote hold", "s")
+    await slow.began.wait()
+    await helix.interrupt("s", "enough")
+    assert isinstance(await run.result(), Interrupted)
+    assert journal == ["hold", "cancelled"]
 
 
 async def test_a_stop_reaches_a_task_that_waits(foreign: LiveServer, journal: list[str]) -> None:

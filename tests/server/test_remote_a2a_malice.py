@@ -200,6 +200,13 @@ def elsewhere() -> Iterator[LiveServer]:
         yield live
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["failing", "gone"])
+async def test_a_server_that_cannot_be_reached_is_given_up(lying: LiveServer, helix: Executor, is_there: bool) -> None:
+    nonsense.card_status = 500
+    message = await result_of(helix, lying.url if is_there else "http://127.0.0.1:9")
+    assert (message.code, "status_unreachable" in str(message.content)) == ("framework_subagent_lost", True)
+
+
 async def test_credentials_go_to_no_server_that_a_card_names(
     lying: LiveServer, elsewhere: LiveServer, helix: Executor
 ) -> None:
@@ -355,16 +362,13 @@ async def test_an_answer_that_the_task_has_is_not_given_twice(lying: LiveServer,
     waiting = only(await finish(helix, agent, "remote x"))
     await helix.submit_tool_result("s", waiting.tool_call_id, ToolAnswer(result="Brest"))
     question = nonsense.replies["GetTask"]
-    nonsense.replies["SendMessage"] = [b"", b""]
-    heard: list[Any] = []
 
     def answered() -> dict[str, Any]:
         message = nonsense.sent("SendMessage")[-1]["message"]
-        heard.append(message)
         return {**question, "history": [{"messageId": message["messageId"], "role": "ROLE_USER", "parts": []}]}
 
     nonsense.statuses = [503]
-    nonsense.replies["GetTask"] = Later(question, question, answered, task())
+    nonsense.replies["GetTask"] = Later(question, question, answered, answered, task())
     assert isinstance(await (await helix.resume(agent, "s")).result(), Completed)
     assert len(nonsense.sent("SendMessage")) == 2
 

@@ -174,6 +174,13 @@ async def test_chunks_cannot_be_said_in_the_name_of_others(lying: LiveServer, he
         assert chunk.session_id.endswith(child[-12:])
 
 
+async def test_a_service_that_starts_nothing_is_given_up(lying: LiveServer, helix: Executor) -> None:
+    liar.code |= {"/start": 503, "/status": 404}
+    liar.raw["/status"] = b'{"code": "session_not_found"}'
+    assert isinstance(await finish(helix, boss(lying.url, lost_after=0.2), "remote x"), Completed)
+    assert (await delegated(helix)).code == "framework_subagent_lost"
+
+
 async def test_numbers_that_repeat_or_go_back_are_read_once(lying: LiveServer, helix: Executor) -> None:
     liar.events = [(number, chunk_of_parent(delta=str(number))) for number in (1, 2, 2, 1, 3, 3, 2, 7, 5)]
     assert isinstance(await finish(helix, boss(lying.url), "remote x"), Completed)

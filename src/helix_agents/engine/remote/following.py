@@ -167,7 +167,9 @@ class _Follower:
 
     async def _look(self, patience: Patience, listening: Patience) -> Rest:
         status = await self._transport.status(self._remote)
-        patience.contact()
+        if status is not None:
+            # That nothing is known of the child says nothing about a service that is never there to start it.
+            patience.contact()
         if status is None and self._stop.requested.is_set():
             # A child that was stopped before it was started is not started any more.
             return interrupted(None, confirmed=False)
