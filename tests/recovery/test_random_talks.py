@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import cache
 from itertools import count, repeat
 from pathlib import Path
 from random import Random
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,8 +35,9 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def soon() -> Iterator[None]:
-    """A store that lost an answer is back at once."""
+    """A store that lost an answer is back at once, and what webhooks are called with is made ready once."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx2, "create_ssl_context", cache(httpx2.create_ssl_context))
         for module in (owned_runs, rewinds, starting, drivers):
             patch.setattr(module, "backoff", lambda: repeat(0.002))
         yield

@@ -71,7 +71,8 @@ class SameTalk(Talk):
             return said
         # A companion that does not block works beside the conversation, and is heard of sooner or later.
         random = Random(f"{self._seed}/{len(request.messages)}")
-        names = (*("note", "send", "pay", "locate", "fail", "wrong"), "helper", "steady", "hand_in", "look", "skill")
+        people = ("helper", "steady", "hand_in", "look", "skill")
+        names = ("note", "spend", "mark", "shelve", "clear", "send", "pay", "locate", "fail", "wrong", *people)
         return reply("Well. ", calls=calls_of(random, names))
 
     async def _standing(self, helix: Any) -> str:
