@@ -4,10 +4,11 @@ process that dies now and then. What must hold however it goes is checked whenev
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
@@ -60,6 +61,10 @@ MOST_MOVES = 200_000
 def locate(city: str) -> str:
     """Where the client is."""
     raise NotImplementedError
+
+
+# Made only once somebody makes it: a process may die before.
+Move: TypeAlias = Callable[[], Awaitable[Any]]
 
 
 class Talk:
@@ -253,7 +258,8 @@ class Talk:
                 await helix.recover()
             choices = [number // 120, *(self._random.randrange(MOST_MOVES) for _ in here[1:])]
             self._trouble.chance = TROUBLE if self._troubled else 0.0
-            await self._let_be(here, *map(self._move, here, choices))
+            moves = [partial(self._move, *each) for each in zip(here, choices, strict=True)]
+            await self._let_be(here, *moves)
         # Who died leaves leases behind, which run out.
         self._clock.advance(10)
         if not dies or not self._misses:
@@ -263,9 +269,9 @@ class Talk:
             await helix.idle()
             await self.check(helix)
 
-    async def _let_be(self, here: Sequence[RecordingExecutor], *moves: Awaitable[Any]) -> None:
+    async def _let_be(self, here: Sequence[RecordingExecutor], *moves: Move) -> None:
         """Make moves at the same time, and look at everything once all is at rest, unless a process dies before."""
-        making = asyncio.gather(*map(self._make, map(self._impatiently, moves)))
+        making = asyncio.gather(*(self._make(partial(self._impatiently, each)) for each in moves))
         while not making.done() and not here[0].recorder.has_stopped:
             await asyncio.wait((making,), timeout=0.02)
         if not making.done():
@@ -289,18 +295,18 @@ class Talk:
         """Whether a run is going that nobody here drives: its process died, and nobody came to go on with it."""
         return bool(await self._parts.state.list_orphans(limit=1))
 
-    async def _make(self, move: Awaitable[Any]) -> None:
+    async def _make(self, move: Move) -> None:
         try:
-            await move
+            await move()
         except REFUSALS as refusal:
             # Whoever asks for something that cannot be is told so, and nothing happens.
             self.did.append(type(refusal).__name__)
         except StoreUnavailableError:
             self.did.append("lost")
 
-    async def _impatiently(self, move: Awaitable[Any]) -> None:
+    async def _impatiently(self, move: Move) -> None:
         """Make a move, unless whoever makes it goes away in the middle of it."""
-        making = asyncio.ensure_future(move)
+        making = asyncio.ensure_future(move())
         if self._troubled and self._random.random() < 0.3:
             try:
                 for _ in range(self._random.randrange(60)):
@@ -519,11 +525,11 @@ class Talk:
                         await self._check_end(helix)
                         return
                     # A stop may hold what waits in the queue: until somebody goes on.
-                    await self._let_be([helix], self._say(helix, "Go on", if_running="enqueue"))
+                    await self._let_be([helix], partial(self._say, helix, "Go on", if_running="enqueue"))
                     continue
                 for each in waiting:
                     await self._submit(helix, each, number)
-                await self._let_be([helix], helix.resume(self.agent, ROOT))
+                await self._let_be([helix], partial(helix.resume, self.agent, ROOT))
         raise AssertionError(f"it never ends: {self.did}")
 
     async def _is_there(self) -> bool:

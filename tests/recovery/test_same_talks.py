@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -47,7 +48,7 @@ class SameTalk(Talk):
         settings = {"agents": [self.agent], "janitor_seconds": None, "grace": 0.0, "options": OPTIONS}
         async with self._open(**parts, **settings) as helix, asyncio.timeout(SECONDS):
             for number in moves:
-                await self._make(self._one_of(number)(helix, number))
+                await self._make(partial(self._one_of(number), helix, number))
                 await helix.idle()
                 await self.check(helix)
                 self.heard.append(await self._standing(helix))

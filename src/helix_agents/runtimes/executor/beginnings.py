@@ -13,6 +13,7 @@ from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import AgentAlreadyRunningError, ConflictError, ExecutorClosedError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.usage_store import UsageStore
@@ -107,7 +108,7 @@ class Beginnings:
         return None
 
     async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work that must not stop half-way when its caller is cancelled.
+        """Do work that must not stop half-way when its caller is cancelled. If it fails after that, the log says so.
 
         Raises:
             ExecutorClosedError: this process is leaving; other processes find what was started.
@@ -120,4 +121,12 @@ class Beginnings:
             # Both may be cancelled at once, as all background work is when this process leaves.
             if doing.cancelled() and not (caller is not None and caller.cancelling()):
                 raise ExecutorClosedError from None
+            doing.add_done_callback(_log_failure)
             raise
+
+
+def _log_failure(done: asyncio.Task[Any]) -> None:
+    """Log how work failed for whose end nobody waits any more."""
+    problem = None if done.cancelled() else done.exception()
+    if problem is not None:
+        log_exception("caller_left.failed", problem)
