@@ -78,10 +78,21 @@ class Ends:
         await self.check()
         told = {(each.data["runId"], each.type) for each in self._receiver.received}
         for session in (await self._parts.state.list_sessions(SessionFilter(), limit=200)).items:
+            if session.parent_session_id is None:
+                await self._check_stream(session)
             for run in (await self._parts.state.list_runs(session.session_id, limit=MAX_LIMIT)).items:
                 if await self._has_to_be_told(session, run):
                     event = event_of(run.status)
                     assert (run.run_id, event) in told, f"{run.run_id} of {session.session_id} {run.status}, untold"
+
+    async def _check_stream(self, session: SessionSummary) -> None:
+        """Readers of a conversation that is over do not wait for more."""
+        run = await self._parts.state.get_current_run(session.session_id)
+        stream = await self._parts.streams.get_stream_info(session.session_id)
+        assert run is not None
+        wanted = "paused" if run.status in SUSPENDED else "failed" if run.status == "failed" else "ended"
+        found = None if stream is None else stream.status
+        assert found == wanted, f"{session.session_id} {run.status}, and its stream is {found}"
 
     async def _is_owed_any(self) -> bool:
         state = self._parts.state
