@@ -571,7 +571,9 @@ class Talk:
         if await self._is_there():
             await self.books.check_end([row.message for row in await self._parts.state.load_transcript(ROOT)])
         await self.plans.check_end(went_back=self.books.went_back)
+        await self._check_told(helix)
 
+    async def _check_told(self, helix: Executor) -> None:
         async def look_after_everything() -> None:
             await helix.sweep()
             await helix.idle()
