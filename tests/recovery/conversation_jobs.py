@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.clock import Clock
+from helix_agents.runtimes.executor.webhooks import Webhook
 from helix_agents.system import SystemClock
+from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.recording import EffectKind, Recorder, RecordingExecutor, StopAt
 from helix_agents.testing.seams import CountingSeam, KillingSeam
 from helix_agents.testing.workers import Job
@@ -64,8 +66,10 @@ async def converse(
     statement: int | None = None,
     side: Literal["before", "after"] = "before",
     story: str = "tests.recovery.reference_conversation",
+    hook: str | None = None,
 ) -> Any:
-    """Go on with a conversation, or die before or after an effect, one of a kind, a deed, or a statement.
+    """Go on with a conversation, or die before or after an effect, one of a kind, a deed, or a statement. If there is a
+    `hook`, it is told of all ends, and nothing is owed to it in the end.
 
     Answers what there was to die at: the kinds of the effects, how many deeds and how many statements.
     """
@@ -94,6 +98,7 @@ async def converse(
             usage=backend.usage,
             agents=told.agents,
             deps=dependencies(Traces(Path(traces), reached=reached)),
+            webhooks=[] if hook is None else [Webhook(hook, secret=SECRET, name="hook")],
             janitor_seconds=None,
         )
         counting.reset()
@@ -101,4 +106,6 @@ async def converse(
             killing.arm(after=statement)
         async with helix:
             await told.go_on(helix)
+            if hook is not None:
+                await helix.sweep()
         return {"effects": recorder.kinds, "deeds": deeds, "statements": counting.count}

@@ -1,13 +1,14 @@
 """A conversation that is cut at every effect goes on in another process as if nothing had happened."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from helix_agents.ports.backend import open_backend
+from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.receiver import Received, Receiver
 from helix_agents.testing.recording import (
     EffectKind,
     Side,
@@ -17,7 +18,8 @@ from helix_agents.testing.recording import (
 from helix_agents.testing.workers import Processes
 from tests.recovery import conversation_jobs, reference_conversation
 from tests.recovery.lives import Conversation, Life
-from tests.recovery.reference_conversation import AGENT, Traces, check_end, go_on
+from tests.recovery.reference_conversation import AGENT, SESSION, Traces, check_end, go_on
+from tests.recovery.talk_ends import check_all_told
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -88,7 +90,7 @@ async def test_a_conversation_whose_every_process_dies_after_five_effects_arrive
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    with Processes(preload=[conversation_jobs.MODULE, "helix_agents.backends.sqlite"]) as processes:
+    with Processes(preload=[conversation_jobs.MODULE, "helix_agents.backends.sqlite", "httpx2"]) as processes:
         yield processes
 
 
@@ -99,9 +101,14 @@ def death_at(kind: EffectKind, side: Side) -> dict[str, Any]:
 
 
 async def kill_and_go_on(
-    processes: Processes, folder: Path, deaths: list[dict[str, Any]], story: str = reference_conversation.__name__
+    processes: Processes,
+    folder: Path,
+    deaths: list[dict[str, Any]],
+    story: str = reference_conversation.__name__,
+    receiver: Receiver | None = None,
 ) -> dict[str, set[str]]:
-    """One conversation per death: killed there, gone on with elsewhere, checked; answers what stayed unknown."""
+    """One conversation per death: killed there, gone on with elsewhere, checked; answers what stayed unknown. If there
+    is a `receiver`, it was told of every end."""
     unknown: dict[str, set[str]] = {}
     for begin in range(0, len(deaths), 8):
         together = deaths[begin : begin + 8]
@@ -109,7 +116,8 @@ async def kill_and_go_on(
         ends: list[dict[str, Any]] = []
         for place in places:
             place.mkdir()
-            ends.append({"url": url_in(place), "traces": str(place / "traces"), "story": story})
+            end = {"url": url_in(place), "traces": str(place / "traces"), "story": story}
+            ends.append(end | ({} if receiver is None else {"hook": receiver.url}))
         job = f"{conversation_jobs.MODULE}:converse"
         killed = await processes.run(
             job, [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
@@ -122,13 +130,30 @@ async def kill_and_go_on(
                 unknown[place.name] = await conversation_jobs.conversation_of(story).check_end(
                     backend, Traces(place / "traces")
                 )
+                if receiver is not None:
+                    await check_all_told(backend, await _of(backend, receiver))
     return unknown
 
 
-async def test_a_killed_process_is_replaced_at_every_kind_of_effect(tmp_path: Path, processes: Processes):
+async def _of(backend: Backend, receiver: Receiver) -> list[Received]:
+    """What a receiver of many conversations was told of this one."""
+    runs = {run.run_id for run in (await backend.state.list_runs(SESSION, limit=100)).items}
+    return [each for each in receiver.received if each.data["runId"] in runs]
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver() as receiver:
+        yield receiver
+
+
+async def test_a_killed_process_is_replaced_at_every_kind_of_effect(
+    tmp_path: Path, processes: Processes, receiver: Receiver
+):
     deaths = [death_at(kind, side) for kind in get_args(EffectKind) for side in SIDES]
-    unknown = await kill_and_go_on(processes, tmp_path, deaths)
+    unknown = await kill_and_go_on(processes, tmp_path, deaths, receiver=receiver)
     assert set().union(*unknown.values()) == set()
+    assert receiver.types == ["turn.completed"] * len(receiver.received)
 
 
 async def test_a_process_killed_inside_a_tool_that_must_not_run_twice_leaves_an_unknown_outcome(
@@ -150,11 +175,11 @@ async def test_a_process_killed_inside_a_tool_that_must_not_run_twice_leaves_an_
 @pytest.mark.chaos
 @pytest.mark.timeout(1_800)
 async def test_a_process_may_be_killed_at_every_boundary_and_every_statement(
-    tmp_path: Path, processes: Processes, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, processes: Processes, receiver: Receiver, capsys: pytest.CaptureFixture[str]
 ):
     whole = tmp_path / "whole"
     whole.mkdir()
-    end = {"url": url_in(whole), "traces": str(whole / "traces")}
+    end = {"url": url_in(whole), "traces": str(whole / "traces"), "hook": receiver.url}
     [outcome] = await processes.run(f"{conversation_jobs.MODULE}:converse", [{**end, "life": 0}])
     tables: dict[str, list[dict[str, Any]]] = {
         "effect": [{"effect": cut.effect, "side": cut.side} for cut in CUTS],
@@ -162,6 +187,9 @@ async def test_a_process_may_be_killed_at_every_boundary_and_every_statement(
         "statement": [{"statement": number} for number in range(1, outcome.value["statements"] - 10)],
     }
     for kind, deaths in tables.items():
-        unknown = await kill_and_go_on(processes, tmp_path, deaths)
+        unknown = await kill_and_go_on(processes, tmp_path, deaths, receiver=receiver)
         with capsys.disabled():
             print(f"\n{kind}: {len(deaths)} kills, {sum(map(bool, unknown.values()))} with an unknown outcome")
+    again = len(receiver.received) - len({each.id for each in receiver.received})
+    with capsys.disabled():
+        print(f"{len(receiver.received)} messages to the receiver, {again} of them told before")
