@@ -46,6 +46,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def webhooks_at(hook: str | None) -> list[Webhook]:
+    """What an executor is given that tells somebody at this address, if anybody is there."""
+    return [] if hook is None else [Webhook(hook, secret=SECRET, name="hook")]
+
+
 def conversation_of(story: str) -> Conversation:
     """A conversation by the module that tells it, and its name there if the module tells several."""
     module, _, name = story.partition(":")
@@ -98,7 +103,7 @@ async def converse(
             usage=backend.usage,
             agents=told.agents,
             deps=dependencies(Traces(Path(traces), reached=reached)),
-            webhooks=[] if hook is None else [Webhook(hook, secret=SECRET, name="hook")],
+            webhooks=webhooks_at(hook),
             janitor_seconds=None,
         )
         counting.reset()
@@ -106,6 +111,5 @@ async def converse(
             killing.arm(after=statement)
         async with helix:
             await told.go_on(helix)
-            if hook is not None:
-                await helix.sweep()
+            await helix.sweep() if hook is not None else None
         return {"effects": recorder.kinds, "deeds": deeds, "statements": counting.count}

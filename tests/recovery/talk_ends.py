@@ -71,6 +71,12 @@ class Ends:
         assert found == wanted, f"{session.session_id} {run.status}, and its stream is {found}"
 
 
+async def check_heard(parts: Backend, receiver: Receiver) -> None:
+    """A receiver of many stores was told of every end in this one."""
+    received = [each for each in receiver.received if await parts.state.get_run(each.data["runId"]) is not None]
+    await check_all_told(parts, received)
+
+
 async def check_told(parts: Backend, received: Sequence[Received]) -> None:
     """Whatever was told is so, and the same goes by one name however often it is told."""
     about: dict[str, tuple[str, str]] = {}

@@ -1,14 +1,14 @@
 """A conversation that is cut at every effect goes on in another process as if nothing had happened."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from helix_agents.ports.backend import Backend, open_backend
+from helix_agents.ports.backend import open_backend
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.receiver import Received, Receiver
+from helix_agents.testing.receiver import Receiver
 from helix_agents.testing.recording import (
     EffectKind,
     Side,
@@ -18,8 +18,8 @@ from helix_agents.testing.recording import (
 from helix_agents.testing.workers import Processes
 from tests.recovery import conversation_jobs, reference_conversation
 from tests.recovery.lives import Conversation, Life
-from tests.recovery.reference_conversation import AGENT, SESSION, Traces, check_end, go_on
-from tests.recovery.talk_ends import check_all_told
+from tests.recovery.reference_conversation import AGENT, Traces, check_end, go_on
+from tests.recovery.talk_ends import check_heard
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -101,59 +101,38 @@ def death_at(kind: EffectKind, side: Side) -> dict[str, Any]:
 
 
 async def kill_and_go_on(
-    processes: Processes,
-    folder: Path,
-    deaths: list[dict[str, Any]],
-    story: str = reference_conversation.__name__,
-    receiver: Receiver | None = None,
+    processes: Processes, folder: Path, deaths: list[dict[str, Any]], story: str = reference_conversation.__name__
 ) -> dict[str, set[str]]:
-    """One conversation per death: killed there, gone on with elsewhere, checked; answers what stayed unknown. If there
-    is a `receiver`, it was told of every end."""
+    """One conversation per death: killed there, gone on with elsewhere, checked; answers what stayed unknown."""
     unknown: dict[str, set[str]] = {}
-    for begin in range(0, len(deaths), 8):
-        together = deaths[begin : begin + 8]
-        places = [folder / "-".join(f"{key}_{value}" for key, value in death.items()) for death in together]
-        ends: list[dict[str, Any]] = []
-        for place in places:
-            place.mkdir()
-            end = {"url": url_in(place), "traces": str(place / "traces"), "story": story}
-            ends.append(end | ({} if receiver is None else {"hook": receiver.url}))
-        job = f"{conversation_jobs.MODULE}:converse"
-        killed = await processes.run(
-            job, [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
-        )
-        assert [outcome.was_killed for outcome in killed] == [True] * len(together), [each.error for each in killed]
-        went_on = await processes.run(job, [{**end, "life": 1} for end in ends])
-        assert [outcome.error for outcome in went_on] == [None] * len(together)
-        for place in places:
-            async with await open_backend(url_in(place)) as backend:
-                unknown[place.name] = await conversation_jobs.conversation_of(story).check_end(
-                    backend, Traces(place / "traces")
-                )
-                if receiver is not None:
-                    await check_all_told(backend, await _of(backend, receiver))
+    async with Receiver() as receiver:
+        for begin in range(0, len(deaths), 8):
+            together = deaths[begin : begin + 8]
+            places = [folder / "-".join(f"{key}_{value}" for key, value in death.items()) for death in together]
+            ends: list[dict[str, Any]] = []
+            for place in places:
+                place.mkdir()
+                about = {"url": url_in(place), "traces": str(place / "traces"), "story": story}
+                ends.append({**about, "hook": receiver.url})
+            job = f"{conversation_jobs.MODULE}:converse"
+            killed = await processes.run(
+                job, [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
+            )
+            assert [each.was_killed for each in killed] == [True] * len(together), [each.error for each in killed]
+            went_on = await processes.run(job, [{**end, "life": 1} for end in ends])
+            assert [outcome.error for outcome in went_on] == [None] * len(together)
+            for place in places:
+                async with await open_backend(url_in(place)) as backend:
+                    traces = Traces(place / "traces")
+                    unknown[place.name] = await conversation_jobs.conversation_of(story).check_end(backend, traces)
+                    await check_heard(backend, receiver)
     return unknown
 
 
-async def _of(backend: Backend, receiver: Receiver) -> list[Received]:
-    """What a receiver of many conversations was told of this one."""
-    runs = {run.run_id for run in (await backend.state.list_runs(SESSION, limit=100)).items}
-    return [each for each in receiver.received if each.data["runId"] in runs]
-
-
-@pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with Receiver() as receiver:
-        yield receiver
-
-
-async def test_a_killed_process_is_replaced_at_every_kind_of_effect(
-    tmp_path: Path, processes: Processes, receiver: Receiver
-):
+async def test_a_killed_process_is_replaced_at_every_kind_of_effect(tmp_path: Path, processes: Processes):
     deaths = [death_at(kind, side) for kind in get_args(EffectKind) for side in SIDES]
-    unknown = await kill_and_go_on(processes, tmp_path, deaths, receiver=receiver)
+    unknown = await kill_and_go_on(processes, tmp_path, deaths)
     assert set().union(*unknown.values()) == set()
-    assert receiver.types == ["turn.completed"] * len(receiver.received)
 
 
 async def test_a_process_killed_inside_a_tool_that_must_not_run_twice_leaves_an_unknown_outcome(
@@ -175,21 +154,20 @@ async def test_a_process_killed_inside_a_tool_that_must_not_run_twice_leaves_an_
 @pytest.mark.chaos
 @pytest.mark.timeout(1_800)
 async def test_a_process_may_be_killed_at_every_boundary_and_every_statement(
-    tmp_path: Path, processes: Processes, receiver: Receiver, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, processes: Processes, capsys: pytest.CaptureFixture[str]
 ):
     whole = tmp_path / "whole"
     whole.mkdir()
-    end = {"url": url_in(whole), "traces": str(whole / "traces"), "hook": receiver.url}
-    [outcome] = await processes.run(f"{conversation_jobs.MODULE}:converse", [{**end, "life": 0}])
+    end = {"url": url_in(whole), "traces": str(whole / "traces")}
+    async with Receiver() as receiver:
+        heard = {**end, "hook": receiver.url}
+        [outcome] = await processes.run(f"{conversation_jobs.MODULE}:converse", [{**heard, "life": 0}])
     tables: dict[str, list[dict[str, Any]]] = {
         "effect": [{"effect": cut.effect, "side": cut.side} for cut in CUTS],
         # A process that is left in peace may need a few statements less: the last ones are not killed at.
         "statement": [{"statement": number} for number in range(1, outcome.value["statements"] - 10)],
     }
     for kind, deaths in tables.items():
-        unknown = await kill_and_go_on(processes, tmp_path, deaths, receiver=receiver)
+        unknown = await kill_and_go_on(processes, tmp_path, deaths)
         with capsys.disabled():
             print(f"\n{kind}: {len(deaths)} kills, {sum(map(bool, unknown.values()))} with an unknown outcome")
-    again = len(receiver.received) - len({each.id for each in receiver.received})
-    with capsys.disabled():
-        print(f"{len(receiver.received)} messages to the receiver, {again} of them told before")
