@@ -21,12 +21,15 @@ from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
 from helix_agents.agent.skills import Skill
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.chunks import SubagentEnd, SubagentStart
 from helix_agents.domain.errors import CallerError, ConflictError, ModelRefusedError, StoreUnavailableError
+from helix_agents.domain.ids import RunId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState
+from helix_agents.domain.usage import UsageFilter
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.script import Call, Step
 from helix_agents.memory.learning import MemoryGeneration
@@ -53,6 +56,7 @@ OPTIONS = EngineOptions(
 )
 # What whoever asks for something that cannot be is told.
 REFUSALS = (CallerError, ConflictError)
+FEW_CALLS = 2
 MOST_ROUNDS = 60
 MOST_MOVES = 200_000
 
@@ -95,6 +99,8 @@ class Talk:
         # What a model was shown that no provider would take.
         self.illegal: list[str] = []
         self.agent = self._boss()
+        # Turns whose models may answer a few times only.
+        self.thrifty: set[RunId] = set()
         self.plans = Plans(parts, ROOT, self.agent, ANN)
         self.ends = Ends(parts, clock, Random(seed))
         self.did: list[str] = []
@@ -349,13 +355,17 @@ class Talk:
         await move(helix, number // len(moves))
 
     async def _execute(self, helix: Executor, number: int) -> None:
-        await self._say(helix, "Message")
+        if number % 3 != 1:
+            await self._say(helix, "Message")
+            return
+        scope = "run" if number % 2 else "tree"
+        self.thrifty.add(await self._say(helix, "Briefly", budget=Budget(model_calls=FEW_CALLS, scope=scope)))
 
-    async def _say(self, helix: Executor, kind: str, **options: Any) -> None:
+    async def _say(self, helix: Executor, kind: str, **options: Any) -> RunId:
         """Say something that nobody has said before."""
         text = f"{kind} {next(self._numbers)}"
         with self.books.saying(text):
-            await helix.execute(self.agent, text, ROOT, user_id=ANN, **options)
+            return (await helix.execute(self.agent, text, ROOT, user_id=ANN, **options)).run_id
 
     async def _queue(self, helix: Executor, number: int) -> None:
         """Say several things, each of which waits for what was said before."""
@@ -564,8 +574,16 @@ class Talk:
         if run is not None and run.status in SUSPENDED and not waiting:
             reason = await helix.can_resume(self.agent, ROOT)
             assert reason is None, f"it waits for nothing: {self.did}"
+        await self._check_thrifty()
         for call_id, times in self.sent.items():
             assert times <= self.allowed[call_id], f"{call_id} took effect {times} times: {self.did}"
+
+    async def _check_thrifty(self) -> None:
+        """A model answered no more often than its turn may spend, unless an answer was lost with its process."""
+        for run_id in self.thrifty:
+            used = await self._parts.usage.query_usage(UsageFilter(run_id=run_id, source_type="tokens"), limit=200)
+            answered = {each.step for each in used.items if each.source_name == MODEL and each.session_id == ROOT}
+            assert len(answered) <= FEW_CALLS, f"{run_id} spent more than it may: {self.did}"
 
     async def _check_end(self, helix: Executor) -> None:
         if await self._is_there():
