@@ -579,7 +579,7 @@ class Talk:
             assert times <= self.allowed[call_id], f"{call_id} took effect {times} times: {self.did}"
 
     async def _check_thrifty(self) -> None:
-        """A model answered no more often than its turn may spend, unless an answer was lost with its process."""
+        """A model answered in no more steps than its turn may spend."""
         for run_id in self.thrifty:
             used = await self._parts.usage.query_usage(UsageFilter(run_id=run_id, source_type="tokens"), limit=200)
             answered = {each.step for each in used.items if each.source_name == MODEL and each.session_id == ROOT}
