@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,7 +31,8 @@ T = TypeVar("T")
 
 
 class Beginnings:
-    """Starts planned runs and takes over runs whose process died; `began` is called for the former."""
+    """Starts planned runs and takes over runs whose process died; `began` is called for the former, with whether they
+    continue after a pause."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class Beginnings:
         models: Models,
         left: LeftToOthers,
         usage: UsageStore,
-        began: Callable[[SessionId], None],
+        began: Callable[[SessionId, bool], None],
     ) -> None:
         self._services = services
         self._runtime = runtime
@@ -56,6 +58,7 @@ class Beginnings:
         *,
         hooks: SomeHooks,
         model: str | LLMAdapter | None,
+        after_a_pause: bool = False,
     ) -> RunHandle[OutputT]:
         """Commit the start, which decides who runs, and submit it. Cancelling the caller does not stop this
         half-way."""
@@ -63,10 +66,9 @@ class Beginnings:
             raise ExecutorClosedError
         adapter = self.check(agent, model, hooks)
         owned = msgspec.structs.replace(start, owner=self._runtime.owner, call_hooks=hooks is not None)
-        starting = start_run(self._services, self._runtime, owned, hooks=hooks, model=adapter)
-        run = await self.to_the_end(starting)
-        self._began(run.session_id)
-        return self.handle_of(agent, run)
+        began = partial(self._began, owned.session_id, after_a_pause)
+        starting = start_run(self._services, self._runtime, owned, hooks=hooks, model=adapter, began=began)
+        return self.handle_of(agent, await self.to_the_end(starting))
 
     async def begin_quietly(self, agent: AnyAgent, start: StartRun) -> None:
         """Start a run that nothing here waits for."""
