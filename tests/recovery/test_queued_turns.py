@@ -184,6 +184,54 @@ async def test_what_a_stop_held_begins_though_whoever_went_on_left_at_that_momen
         assert await helix.sessions.queued(SESSION) == ()
 
 
+async def test_a_turn_begins_whose_sender_left_while_it_was_queued(monkeypatch: pytest.MonkeyPatch):
+    words, slow = PieceGate(1), Gate()
+    agent = clerk(words)
+    async with await open_backend("memory://sender-left") as parts, Executor(**settings_on(parts, agent)) as helix:
+        await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        queue_turn = parts.state.queue_turn
+
+        async def slowly(turn: QueuedTurn) -> QueuedTurn | None:
+            stored = await queue_turn(turn)
+            await slow.wait()
+            return stored
+
+        monkeypatch.setattr(parts.state, "queue_turn", slowly)
+        leaves = asyncio.create_task(helix.execute(agent, "Two", SESSION, if_running="enqueue"))
+        await slow.until_reached()
+        [waits] = await helix.sessions.queued(SESSION)
+        leaves.cancel()
+        await asyncio.wait((leaves,))
+        slow.opened.set()
+        words.opened.set()
+        second = await helix.get_handle(agent, SESSION, waits.run_id)
+        assert second is not None
+        assert await completed(second)
+
+
+async def test_a_turn_begins_whose_sender_did_not_hear_that_it_was_queued(monkeypatch: pytest.MonkeyPatch):
+    words = PieceGate(1)
+    agent = clerk(words)
+    async with await open_backend("memory://did-not-hear") as parts, Executor(**settings_on(parts, agent)) as helix:
+        await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        queue_turn = parts.state.queue_turn
+
+        async def unheard(turn: QueuedTurn) -> QueuedTurn | None:
+            await queue_turn(turn)
+            raise StoreUnavailableError("memory", "the answer was lost")
+
+        monkeypatch.setattr(parts.state, "queue_turn", unheard)
+        with pytest.raises(StoreUnavailableError):
+            await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+        [waits] = await helix.sessions.queued(SESSION)
+        words.opened.set()
+        second = await helix.get_handle(agent, SESSION, waits.run_id)
+        assert second is not None
+        assert await completed(second)
+
+
 async def test_what_a_stop_held_begins_though_nobody_heard_that_somebody_went_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(starting, "backoff", lambda: repeat(0.002))
     words = PieceGate(1)
