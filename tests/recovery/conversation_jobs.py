@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.clock import Clock
+from helix_agents.runtimes.executor.webhooks import Webhook
 from helix_agents.system import SystemClock
+from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.recording import EffectKind, Recorder, RecordingExecutor, StopAt
 from helix_agents.testing.seams import CountingSeam, KillingSeam
 from helix_agents.testing.workers import Job
@@ -44,6 +46,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def webhooks_at(hook: str | None) -> list[Webhook]:
+    """What an executor is given that tells somebody at this address, if anybody is there."""
+    return [] if hook is None else [Webhook(hook, secret=SECRET, name="hook")]
+
+
 def conversation_of(story: str) -> Conversation:
     """A conversation by the module that tells it, and its name there if the module tells several."""
     module, _, name = story.partition(":")
@@ -64,8 +71,10 @@ async def converse(
     statement: int | None = None,
     side: Literal["before", "after"] = "before",
     story: str = "tests.recovery.reference_conversation",
+    hook: str | None = None,
 ) -> Any:
-    """Go on with a conversation, or die before or after an effect, one of a kind, a deed, or a statement.
+    """Go on with a conversation, or die before or after an effect, one of a kind, a deed, or a statement. If there is a
+    `hook`, it is told of all ends, and nothing is owed to it in the end.
 
     Answers what there was to die at: the kinds of the effects, how many deeds and how many statements.
     """
@@ -94,6 +103,7 @@ async def converse(
             usage=backend.usage,
             agents=told.agents,
             deps=dependencies(Traces(Path(traces), reached=reached)),
+            webhooks=webhooks_at(hook),
             janitor_seconds=None,
         )
         counting.reset()
@@ -101,4 +111,5 @@ async def converse(
             killing.arm(after=statement)
         async with helix:
             await told.go_on(helix)
+            await helix.sweep() if hook is not None else None
         return {"effects": recorder.kinds, "deeds": deeds, "statements": counting.count}

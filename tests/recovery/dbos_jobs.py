@@ -20,7 +20,7 @@ from helix_agents.testing import ScriptedModel, call
 from helix_agents.testing.contracts.executor.stage import until
 from helix_agents.testing.recording import EffectKind, Recorder, StopAt
 from helix_agents.testing.workers import Job
-from tests.recovery.conversation_jobs import LaterClock, conversation_of, die, freeze
+from tests.recovery.conversation_jobs import LaterClock, conversation_of, die, freeze, webhooks_at
 from tests.recovery.lives import Conversation
 from tests.recovery.reference_conversation import AGENT, AGENTS, QUESTIONS, SESSION, Traces, dependencies
 
@@ -37,6 +37,7 @@ async def opened(
     executor_id: str | None,
     version: int = 1,
     agents: Sequence[AnyAgent] = AGENTS,
+    hook: str | None = None,
 ) -> AsyncGenerator[Any]:
     """An executor on DBOS whose loop is watched, in a program whose loop has this version."""
     plain.EFFECT_SEQUENCE = version
@@ -56,6 +57,7 @@ async def opened(
             executor_id=executor_id,
             agents=agents,
             deps=dependencies(traces),
+            webhooks=webhooks_at(hook),
             janitor_seconds=None,
         )
         async with helix:
@@ -75,10 +77,11 @@ async def converse(
     parks: bool = False,
     late: Literal["run", "call"] | None = None,
     story: str = "tests.recovery.reference_conversation",
+    hook: str | None = None,
 ) -> Any:
     """Go on with a conversation, or die before or after an effect, one of a kind, or a deed; one that `parks` leaves
-    where it first waits for somebody. Workflows of runs, or of their calls, may come `late`. Answers how many effects
-    and deeds there were to die at."""
+    where it first waits for somebody. Workflows of runs, or of their calls, may come `late`. A `hook` is told of all
+    ends. Answers how many effects and deeds there were to die at."""
     if late is not None:
         come_late(late)
     told = conversation_of(story)
@@ -92,12 +95,13 @@ async def converse(
 
     recorder = Recorder(StopAt(effect=effect, side=side, kind=kind) if effect is not None else None, on_stop=die)
     traces = Traces(Path(folder) / "traces", reached=reached)
-    own = {"life": life, "executor_id": executor_id, "version": version}
+    own: dict[str, Any] = {"life": life, "executor_id": executor_id, "version": version, "hook": hook}
     async with opened(folder, recorder, traces=traces, agents=told.agents, **own) as helix:
         if parks:
             await (await helix.execute(AGENT, QUESTIONS[0], SESSION)).result()
         else:
             await told.go_on(helix)
+            await helix.sweep() if hook is not None else None
     return {"effects": len(recorder.kinds), "deeds": deeds}
 
 

@@ -4,30 +4,32 @@ process that dies now and then. What must hold however it goes is checked whenev
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
-from typing import Any
-
-from pydantic import BaseModel
+from typing import Any, TypeAlias
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent
-from helix_agents.agent.context import ToolContext
+from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun, OutcomeUnknown, RetryTool, ToolFailed
+from helix_agents.agent.history import ForgetToolResults, LastTurns
 from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
 from helix_agents.agent.skills import Skill
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import tool
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.chunks import SubagentEnd, SubagentStart
 from helix_agents.domain.errors import CallerError, ConflictError, ModelRefusedError, StoreUnavailableError
+from helix_agents.domain.ids import RunId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState
-from helix_agents.domain.writes import Append, StepWrites
+from helix_agents.domain.usage import UsageFilter
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.script import Call, Step
 from helix_agents.memory.learning import MemoryGeneration
@@ -40,6 +42,9 @@ from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import assert_legal
 from helix_agents.testing.recording import Recorder, RecordingExecutor, StopAt
 from tests.recovery.talk_books import Books
+from tests.recovery.talk_ends import Ends
+from tests.recovery.talk_pad import Pad, check_pad, pad_tools, written_outside
+from tests.recovery.talk_plans import LONGEST_MS, Plans
 from tests.recovery.troubled_parts import Trouble
 
 ROOT = "root"
@@ -51,20 +56,19 @@ OPTIONS = EngineOptions(
 )
 # What whoever asks for something that cannot be is told.
 REFUSALS = (CallerError, ConflictError)
+FEW_CALLS = 2
 MOST_ROUNDS = 60
 MOST_MOVES = 200_000
-
-
-class Pad(BaseModel):
-    """What was written down."""
-
-    notes: list[str] = []
 
 
 @client_tool
 def locate(city: str) -> str:
     """Where the client is."""
     raise NotImplementedError
+
+
+# Made only once somebody makes it: a process may die before.
+Move: TypeAlias = Callable[[], Awaitable[Any]]
 
 
 class Talk:
@@ -92,19 +96,19 @@ class Talk:
         self.vouched_for: set[str] = set()
         # Whoever comes after one who died may want something else than to go on with what was begun.
         self._misses = True
+        # What a model was shown that no provider would take.
+        self.illegal: list[str] = []
         self.agent = self._boss()
+        # Turns whose models may answer a few times only.
+        self.thrifty: set[RunId] = set()
+        self.plans = Plans(parts, ROOT, self.agent, ANN)
+        self.ends = Ends(parts, clock, Random(seed))
         self.did: list[str] = []
 
     # -- who talks
 
     def _tools(self) -> list[Any]:
         talk = self
-
-        @tool
-        async def note(ctx: ToolContext[Pad], text: str) -> str:
-            """Write something down."""
-            ctx.state.notes.append(text)
-            return f"noted {text}"
 
         @tool
         async def fail(how: str) -> str:
@@ -163,7 +167,7 @@ class Talk:
             talk.lose_the_answer()
             return f"posted {text}"
 
-        return [note, fail, send, pay, locate, wire, ping, post]
+        return [*pad_tools(), fail, send, pay, locate, wire, ping, post]
 
     def take_effect(self, ctx: ToolContext[Pad], *, gated: bool = False) -> None:
         """Do something once; again only if somebody allows it, and the first time, too, where it is `gated`."""
@@ -193,7 +197,18 @@ class Talk:
             persistent_agents=keeps,
             memory=Memory(generation=quiet),
             skills=[Skill(name="tides", description="Reads tides.", body="Look at the moon. " * 8)],
+            history_processors=self._processors(),
         )
+
+    def _processors(self) -> list[Any]:
+        """What chooses what the model is shown: nothing in some talks, and in others whatever it likes."""
+        return [[], [ForgetToolResults(keep=2, batch=2)], [LastTurns(turns=2), self._choose]][self._seed % 3]
+
+    def _choose(self, ctx: RunContext[Any, Any], messages: Sequence[Message]) -> Sequence[Message]:
+        random = Random(f"{self._seed}/{len(messages)}/{messages[-1]}")
+        if random.random() < 0.02:
+            raise ValueError("nothing to choose from")
+        return [each for each in messages[:-1] if random.random() < 0.8] + [messages[-1]]
 
     def _agent(self, name: str, tools: list[Any], **settings: Any) -> AnyAgent:
         return Agent(
@@ -213,7 +228,7 @@ class Talk:
         return "They talked." if random.random() < 0.8 else ModelRefusedError("summariser", "not today")
 
     def _reply(self, request: ModelRequest) -> Step:
-        assert_legal(request.messages)
+        self._look_at(request)
         random = Random(f"{self._seed}/{request.agent_type}/{len(request.messages)}/{request.step}")
         if random.random() < 0.05:
             return ModelRefusedError("scripted", "not today")
@@ -222,13 +237,21 @@ class Talk:
         names = {"boss": _CALLS, "helper": (*_SIMPLE, "clerk")}.get(request.agent_type, _SIMPLE)
         return reply("Well. ", calls=calls_of(random, names))
 
+    def _look_at(self, request: ModelRequest) -> None:
+        try:
+            assert_legal(request.messages)
+        except AssertionError as problem:
+            # What a model raises fails its run, and is kept for whoever looks at everything.
+            self.illegal.append(f"{request.session_id}: {problem}")
+
     # -- what people do
 
     async def go(self, moves: Sequence[int]) -> None:
         """Make the moves, each in a process of its own, and look at everything after each."""
-        for number in moves:
-            await self._in_a_process(number)
-        await self._come_to_an_end()
+        async with self.ends.listening():
+            for number in moves:
+                await self._in_a_process(number)
+            await self._come_to_an_end()
 
     async def _in_a_process(self, number: int) -> None:
         dies = number % 5 == 0
@@ -241,7 +264,8 @@ class Talk:
                 await helix.recover()
             choices = [number // 120, *(self._random.randrange(MOST_MOVES) for _ in here[1:])]
             self._trouble.chance = TROUBLE if self._troubled else 0.0
-            await self._let_be(here, *map(self._move, here, choices))
+            moves = [partial(self._move, *each) for each in zip(here, choices, strict=True)]
+            await self._let_be(here, *moves)
         # Who died leaves leases behind, which run out.
         self._clock.advance(10)
         if not dies or not self._misses:
@@ -251,9 +275,9 @@ class Talk:
             await helix.idle()
             await self.check(helix)
 
-    async def _let_be(self, here: Sequence[RecordingExecutor], *moves: Awaitable[Any]) -> None:
+    async def _let_be(self, here: Sequence[RecordingExecutor], *moves: Move) -> None:
         """Make moves at the same time, and look at everything once all is at rest, unless a process dies before."""
-        making = asyncio.gather(*map(self._make, map(self._impatiently, moves)))
+        making = asyncio.gather(*(self._make(partial(self._impatiently, each)) for each in moves))
         while not making.done() and not here[0].recorder.has_stopped:
             await asyncio.wait((making,), timeout=0.02)
         if not making.done():
@@ -277,18 +301,18 @@ class Talk:
         """Whether a run is going that nobody here drives: its process died, and nobody came to go on with it."""
         return bool(await self._parts.state.list_orphans(limit=1))
 
-    async def _make(self, move: Awaitable[Any]) -> None:
+    async def _make(self, move: Move) -> None:
         try:
-            await move
+            await move()
         except REFUSALS as refusal:
             # Whoever asks for something that cannot be is told so, and nothing happens.
             self.did.append(type(refusal).__name__)
         except StoreUnavailableError:
             self.did.append("lost")
 
-    async def _impatiently(self, move: Awaitable[Any]) -> None:
+    async def _impatiently(self, move: Move) -> None:
         """Make a move, unless whoever makes it goes away in the middle of it."""
-        making = asyncio.ensure_future(move)
+        making = asyncio.ensure_future(move())
         if self._troubled and self._random.random() < 0.3:
             try:
                 for _ in range(self._random.randrange(60)):
@@ -323,19 +347,25 @@ class Talk:
             self._change_state_at_work,
             self._go_back,
             self._look_after_everything,
+            self._plan,
+            self._plan_otherwise,
         )
         move = moves[number % len(moves)]
         self.did.append(move.__name__)
         await move(helix, number // len(moves))
 
     async def _execute(self, helix: Executor, number: int) -> None:
-        await self._say(helix, "Message")
+        if number % 3 != 1:
+            await self._say(helix, "Message")
+            return
+        scope = "run" if number % 2 else "tree"
+        self.thrifty.add(await self._say(helix, "Briefly", budget=Budget(model_calls=FEW_CALLS, scope=scope)))
 
-    async def _say(self, helix: Executor, kind: str, **options: Any) -> None:
+    async def _say(self, helix: Executor, kind: str, **options: Any) -> RunId:
         """Say something that nobody has said before."""
         text = f"{kind} {next(self._numbers)}"
         with self.books.saying(text):
-            await helix.execute(self.agent, text, ROOT, user_id=ANN, **options)
+            return (await helix.execute(self.agent, text, ROOT, user_id=ANN, **options)).run_id
 
     async def _queue(self, helix: Executor, number: int) -> None:
         """Say several things, each of which waits for what was said before."""
@@ -431,7 +461,7 @@ class Talk:
         await helix.resume(self.agent, ROOT) if number % 2 else None
         note = f"outside {next(self._numbers)}"
         with self.books.changing(note):
-            await helix.sessions.update_state(ROOT, StepWrites(ops=(Append(key="notes", items=[note]),)))
+            await helix.sessions.update_state(ROOT, written_outside(note))
 
     async def _change_state_at_work(self, helix: Executor, number: int) -> None:
         await self._say(helix, "Work")
@@ -442,6 +472,18 @@ class Talk:
     async def _look_after_everything(self, helix: Executor, number: int) -> None:
         """Somebody's round goes beside what goes on; and theirs may be the one that is left."""
         await side_by_side(self._say(helix, "Beside"), helix.sweep() if number % 2 else helix.recover())
+
+    async def _plan(self, helix: Executor, number: int) -> None:
+        """Things are to be said at set times; then nobody looks, or somebody does, or several at once."""
+        for each in range(number % 3 + 1):
+            await self.plans.make(helix, number + each)
+        self._clock.advance(number % LONGEST_MS)
+        await side_by_side(*(helix.sweep() for _ in range(number % 4)))
+
+    async def _plan_otherwise(self, helix: Executor, number: int) -> None:
+        """What is planned is planned otherwise, while it is begun."""
+        self._clock.advance(number % LONGEST_MS)
+        await side_by_side(helix.sweep(), self.plans.meddle(helix, number))
 
     async def _branch(self, helix: Executor, number: int) -> None:
         """Another conversation begins as a copy of this one, whatever that is doing."""
@@ -465,7 +507,13 @@ class Talk:
         parts = self._trouble.befall(self._parts) if self._troubled else self._parts
         named = parts_of(parts)
         return RecordingExecutor(
-            recorder=recorder, agents=[self.agent], janitor_seconds=None, grace=0.0, options=OPTIONS, **named
+            recorder=recorder,
+            agents=[self.agent],
+            webhooks=self.ends.webhooks,
+            janitor_seconds=None,
+            grace=0.0,
+            options=OPTIONS,
+            **named,
         )
 
     # -- what has to hold
@@ -474,6 +522,9 @@ class Talk:
         """Whatever is open can be brought to an end by answering it."""
         async with self._executor(Recorder()) as helix:
             await helix.recover()
+            await self.plans.come_to_an_end(helix)
+            self._clock.advance(LONGEST_MS)
+            await helix.sweep()
             for number in range(MOST_ROUNDS):
                 await helix.idle()
                 await self.check(helix)
@@ -481,14 +532,14 @@ class Talk:
                 run = await self._parts.state.get_current_run(ROOT) if await self._is_there() else None
                 if not waiting and (run is None or run.status not in SUSPENDED):
                     if run is None or not await helix.sessions.queued(ROOT):
-                        await self._check_end()
+                        await self._check_end(helix)
                         return
                     # A stop may hold what waits in the queue: until somebody goes on.
-                    await self._let_be([helix], self._say(helix, "Go on", if_running="enqueue"))
+                    await self._let_be([helix], partial(self._say, helix, "Go on", if_running="enqueue"))
                     continue
                 for each in waiting:
                     await self._submit(helix, each, number)
-                await self._let_be([helix], helix.resume(self.agent, ROOT))
+                await self._let_be([helix], partial(helix.resume, self.agent, ROOT))
         raise AssertionError(f"it never ends: {self.did}")
 
     async def _is_there(self) -> bool:
@@ -510,31 +561,49 @@ class Talk:
             await self.books.check(session, transcript)
             assert is_open or not waiting[session.session_id], f"{session.session_id} waits and is over: {self.did}"
             if session.parent_session_id is None:
-                self._check_notes(session, transcript)
+                self._check_state(session, transcript)
             if session.root_session_id == ROOT:
                 self._check_sent(session, transcript)
             await self._check_children(session, transcript, is_open=is_open)
         await self._check_ends()
         await self.books.check_whole()
+        await self.plans.check()
+        await self.ends.check()
+        assert not self.illegal, f"{self.illegal}: {self.did}"
         run = await self._parts.state.get_current_run(ROOT)
         if run is not None and run.status in SUSPENDED and not waiting:
             reason = await helix.can_resume(self.agent, ROOT)
             assert reason is None, f"it waits for nothing: {self.did}"
+        await self._check_thrifty()
         for call_id, times in self.sent.items():
             assert times <= self.allowed[call_id], f"{call_id} took effect {times} times: {self.did}"
 
-    async def _check_end(self) -> None:
+    async def _check_thrifty(self) -> None:
+        """A model answered in no more steps than its turn may spend."""
+        for run_id in self.thrifty:
+            used = await self._parts.usage.query_usage(UsageFilter(run_id=run_id, source_type="tokens"), limit=200)
+            answered = {each.step for each in used.items if each.source_name == MODEL and each.session_id == ROOT}
+            assert len(answered) <= FEW_CALLS, f"{run_id} spent more than it may: {self.did}"
+
+    async def _check_end(self, helix: Executor) -> None:
         if await self._is_there():
             await self.books.check_end([row.message for row in await self._parts.state.load_transcript(ROOT)])
+        await self.plans.check_end(went_back=self.books.went_back)
+        await self._check_told(helix)
 
-    def _check_notes(self, session: SessionState, transcript: Sequence[Message]) -> None:
-        """The state has what the calls wrote that say so, once each."""
-        results = [each for each in transcript if isinstance(each, ToolMessage) and not each.error]
-        noted = Counter(str(each.content).removeprefix("noted ") for each in results if each.tool_name == "note")
-        noted += Counter(f"wire {each.tool_call_id}" for each in results if each.tool_name == "wire")
-        kept = Counter(note for note in session.custom_state["notes"] if not self.books.is_from_outside(note))
+    async def _check_told(self, helix: Executor) -> None:
+        async def look_after_everything() -> None:
+            await helix.sweep()
+            await helix.idle()
+
+        await self.ends.check_end(look_after_everything)
+
+    def _check_state(self, session: SessionState, transcript: Sequence[Message]) -> None:
+        """The state has what the calls wrote that say so, and what came from outside."""
         # A call of a step that is open may have written, and its result is held.
-        assert session.suspension_context is not None or kept == noted, f"{session.session_id}: {kept} is not {noted}"
+        if session.suspension_context is None:
+            outside = [note for note in session.custom_state["notes"] if self.books.is_from_outside(note)]
+            check_pad(session.custom_state, transcript, outside, f"{session.session_id}: {self.did}")
 
     def _check_sent(self, session: SessionState, transcript: Sequence[Message]) -> None:
         """Of a call that took effect nobody says that it did not, nor the other way round."""
@@ -623,19 +692,27 @@ async def _come_to_rest(here: Sequence[RecordingExecutor]) -> None:
         await asyncio.sleep(0.001)
 
 
-_SIMPLE = ("note", "note", "fail", "send", "pay", "wire", "ping", "post", "locate", "nonsense", "wrong")
+_WRITING = ("note", "spend", "mark", "shelve", "clear")
+_SIMPLE = (*_WRITING, "fail", "send", "pay", "wire", "ping", "post", "locate", "nonsense", "wrong")
 _CALLS = (*_SIMPLE, "helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end", "save", "look", "skill")
 
 
 def calls_of(random: Random, names: Sequence[str]) -> list[Call]:
-    """One to three calls, each to one of these."""
-    return [_call(random, random.choice(names)) for _ in range(random.randint(1, 3))]
+    """One to three calls, each to one of these. What writes is called twice: side by side it has to be merged."""
+    chosen = [random.choice(names) for _ in range(random.randint(1, 3))]
+    return [_call(random, name) for name in (*chosen, *(each for each in chosen if each in _WRITING))]
 
 
 def _call(random: Random, name: str) -> Call:
     match name:
         case "note" | "send" | "wire" | "ping" | "post":
             return call(name, {"text": str(random.randint(1, 9))})
+        case "spend":
+            return call(name, {"amount": random.randint(-9, 9)})
+        case "mark":
+            return call(name, {"text": random.choice("ab")})
+        case "shelve" | "clear":
+            return call(name, {"name": random.choice("xy")})
         case "fail":
             return call(name, {"how": random.choice(("for good", "again", "badly", "badly", "for good", "whole"))})
         case "pay":

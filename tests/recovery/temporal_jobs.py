@@ -8,7 +8,7 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.temporal.executor import TemporalAgentExecutor
 from helix_agents.runtimes.temporal.options import TemporalOptions
 from helix_agents.testing.workers import Job
-from tests.recovery.conversation_jobs import LaterClock, conversation_of, die
+from tests.recovery.conversation_jobs import LaterClock, conversation_of, die, webhooks_at
 from tests.recovery.reference_conversation import Traces, dependencies
 
 MODULE = __name__
@@ -47,8 +47,10 @@ async def converse(
     deed: int | None = None,
     side: Literal["before", "after"] = "before",
     story: str = "tests.recovery.reference_conversation",
+    hook: str | None = None,
 ) -> Any:
-    """Go on with a conversation as client and worker, or die before or after an effect or a deed."""
+    """Go on with a conversation as client and worker, or die before or after an effect or a deed. A `hook` is told of
+    all ends."""
     told = conversation_of(story)
     deeds = 0
 
@@ -65,6 +67,7 @@ async def converse(
             usage=backend.usage,
             agents=told.agents,
             deps=dependencies(Traces(Path(traces), reached=reached)),
+            webhooks=webhooks_at(hook),
             janitor_seconds=None,
             address=address,
             task_queue=queue,
@@ -75,4 +78,5 @@ async def converse(
             bodies: Any = vars(helix._runtime)["_bodies"]
             bodies._effects = dying = DyingEffects(bodies._effects, kind, number, side)
             await told.go_on(helix)
+            await helix.sweep() if hook is not None else None
         return {"effects": dict(dying.seen), "deeds": deeds}

@@ -8,6 +8,7 @@ import pytest
 
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.receiver import Receiver
 from helix_agents.testing.recording import (
     EffectKind,
     Side,
@@ -18,6 +19,7 @@ from helix_agents.testing.workers import Processes
 from tests.recovery import conversation_jobs, reference_conversation
 from tests.recovery.lives import Conversation, Life
 from tests.recovery.reference_conversation import AGENT, Traces, check_end, go_on
+from tests.recovery.talk_ends import check_heard
 
 SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -88,7 +90,7 @@ async def test_a_conversation_whose_every_process_dies_after_five_effects_arrive
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    with Processes(preload=[conversation_jobs.MODULE, "helix_agents.backends.sqlite"]) as processes:
+    with Processes(preload=[conversation_jobs.MODULE, "helix_agents.backends.sqlite", "httpx2"]) as processes:
         yield processes
 
 
@@ -103,25 +105,27 @@ async def kill_and_go_on(
 ) -> dict[str, set[str]]:
     """One conversation per death: killed there, gone on with elsewhere, checked; answers what stayed unknown."""
     unknown: dict[str, set[str]] = {}
-    for begin in range(0, len(deaths), 8):
-        together = deaths[begin : begin + 8]
-        places = [folder / "-".join(f"{key}_{value}" for key, value in death.items()) for death in together]
-        ends: list[dict[str, Any]] = []
-        for place in places:
-            place.mkdir()
-            ends.append({"url": url_in(place), "traces": str(place / "traces"), "story": story})
-        job = f"{conversation_jobs.MODULE}:converse"
-        killed = await processes.run(
-            job, [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
-        )
-        assert [outcome.was_killed for outcome in killed] == [True] * len(together), [each.error for each in killed]
-        went_on = await processes.run(job, [{**end, "life": 1} for end in ends])
-        assert [outcome.error for outcome in went_on] == [None] * len(together)
-        for place in places:
-            async with await open_backend(url_in(place)) as backend:
-                unknown[place.name] = await conversation_jobs.conversation_of(story).check_end(
-                    backend, Traces(place / "traces")
-                )
+    async with Receiver() as receiver:
+        for begin in range(0, len(deaths), 8):
+            together = deaths[begin : begin + 8]
+            places = [folder / "-".join(f"{key}_{value}" for key, value in death.items()) for death in together]
+            ends: list[dict[str, Any]] = []
+            for place in places:
+                place.mkdir()
+                about = {"url": url_in(place), "traces": str(place / "traces"), "story": story}
+                ends.append({**about, "hook": receiver.url})
+            job = f"{conversation_jobs.MODULE}:converse"
+            killed = await processes.run(
+                job, [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
+            )
+            assert [each.was_killed for each in killed] == [True] * len(together), [each.error for each in killed]
+            went_on = await processes.run(job, [{**end, "life": 1} for end in ends])
+            assert [outcome.error for outcome in went_on] == [None] * len(together)
+            for place in places:
+                async with await open_backend(url_in(place)) as backend:
+                    traces = Traces(place / "traces")
+                    unknown[place.name] = await conversation_jobs.conversation_of(story).check_end(backend, traces)
+                    await check_heard(backend, receiver)
     return unknown
 
 
@@ -155,7 +159,9 @@ async def test_a_process_may_be_killed_at_every_boundary_and_every_statement(
     whole = tmp_path / "whole"
     whole.mkdir()
     end = {"url": url_in(whole), "traces": str(whole / "traces")}
-    [outcome] = await processes.run(f"{conversation_jobs.MODULE}:converse", [{**end, "life": 0}])
+    async with Receiver() as receiver:
+        heard = {**end, "hook": receiver.url}
+        [outcome] = await processes.run(f"{conversation_jobs.MODULE}:converse", [{**heard, "life": 0}])
     tables: dict[str, list[dict[str, Any]]] = {
         "effect": [{"effect": cut.effect, "side": cut.side} for cut in CUTS],
         # A process that is left in peace may need a few statements less: the last ones are not killed at.

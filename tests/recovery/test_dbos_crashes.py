@@ -11,11 +11,13 @@ from typing import Any, get_args
 import pytest
 
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing.receiver import Receiver
 from helix_agents.testing.recording import EffectKind
 from helix_agents.testing.workers import Processes
 from tests.recovery import dbos_jobs, reference_conversation, reference_crew
 from tests.recovery.conversation_jobs import conversation_of
 from tests.recovery.reference_conversation import Traces
+from tests.recovery.talk_ends import check_heard
 from tests.recovery.test_crash_matrix import DEEDS, SIDES, death_at
 
 CONVERSE = f"{dbos_jobs.MODULE}:converse"
@@ -25,7 +27,7 @@ STORIES = (reference_conversation.__name__, *CREWS)
 # In how many runs of their own the boundaries of a story are cut: together they take too long for one.
 PARTS = 4
 
-ALREADY_LOADED = (dbos_jobs.MODULE, "helix_agents.backends.sqlite", "helix_agents.runtimes.dbos")
+ALREADY_LOADED = (dbos_jobs.MODULE, "helix_agents.backends.sqlite", "helix_agents.runtimes.dbos", "httpx2")
 
 
 @pytest.fixture
@@ -41,9 +43,13 @@ def bare_processes() -> Iterator[Processes]:
         yield processes
 
 
-async def ends_right(folder: Path, story: str = reference_conversation.__name__) -> set[str]:
+async def ends_right(
+    folder: Path, story: str = reference_conversation.__name__, receiver: Receiver | None = None
+) -> set[str]:
     """Everything that must hold at the end; answers the calls whose outcome stayed unknown."""
     async with await open_backend(f"sqlite:///{folder / 'helix.db'}?synchronous=normal") as backend:
+        if receiver is not None:
+            await check_heard(backend, receiver)
         return await conversation_of(story).check_end(backend, Traces(folder / "traces"))
 
 
@@ -57,22 +63,24 @@ async def kill_and_go_on(
 ) -> dict[str, set[str]]:
     """One conversation per death: killed there, gone on with by another worker, checked."""
     unknown: dict[str, set[str]] = {}
-    for begin in range(0, len(deaths), 4):
-        together = deaths[begin : begin + 4]
-        places = [folder / "-".join(f"{key}_{value}" for key, value in death.items()) for death in together]
-        for place in places:
-            place.mkdir()
-        lives = [{"folder": str(place), "story": story, **death} for place, death in zip(places, together, strict=True)]
-        killed = await processes.run(CONVERSE, [{**life, "life": 0} for life in lives])
-        assert [outcome.was_killed for outcome in killed] == [True] * len(together), [each.error for each in killed]
-        for place in places:
-            await asyncio.to_thread(meanwhile, place)
-        kept = ("folder", "story", "executor_id")
-        ends = [{key: life[key] for key in kept if key in life} for life in lives]
-        went_on = await processes.run(CONVERSE, [{**end, **(later or {}), "life": 1} for end in ends])
-        assert [outcome.error for outcome in went_on] == [None] * len(together)
-        for place in places:
-            unknown[place.name] = await ends_right(place, story)
+    async with Receiver() as receiver:
+        for begin in range(0, len(deaths), 4):
+            together = deaths[begin : begin + 4]
+            places = [folder / "-".join(f"{key}_{value}" for key, value in death.items()) for death in together]
+            for place in places:
+                place.mkdir()
+            told = {"story": story, "hook": receiver.url}
+            lives = [{"folder": str(place), **told, **death} for place, death in zip(places, together, strict=True)]
+            killed = await processes.run(CONVERSE, [{**life, "life": 0} for life in lives])
+            assert [outcome.was_killed for outcome in killed] == [True] * len(together), [each.error for each in killed]
+            for place in places:
+                await asyncio.to_thread(meanwhile, place)
+            kept = ("folder", "story", "hook", "executor_id")
+            ends = [{key: life[key] for key in kept if key in life} for life in lives]
+            went_on = await processes.run(CONVERSE, [{**end, **(later or {}), "life": 1} for end in ends])
+            assert [outcome.error for outcome in went_on] == [None] * len(together)
+            for place in places:
+                unknown[place.name] = await ends_right(place, story, receiver)
     return unknown
 
 

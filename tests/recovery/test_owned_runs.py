@@ -1,6 +1,7 @@
 """A run that a living process owns is driven by it: whatever answer was lost, and whoever was cancelled."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -218,6 +219,32 @@ async def test_a_run_is_driven_whose_caller_was_cancelled_while_it_started(world
             await calling
         world.store.hold_start.opened.set()
         assert await completed(await handle(helix, agent)) == "One."
+
+
+async def test_what_fails_after_its_caller_was_cancelled_is_logged_by_name(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    gate = Gate()
+
+    async def away(**_: object) -> None:
+        await gate.wait()
+        raise StoreUnavailableError("memory", "it went away")
+
+    monkeypatch.setattr(world.store, "expire_pending", away)
+    async with world.opened(speaker()) as helix:
+        calling = asyncio.create_task(helix.sweep())
+        await gate.until_reached()
+        calling.cancel()
+        await asyncio.wait((calling,))
+        assert isinstance(helix._runtime, Drivers)
+        left = tuple(helix._runtime._background)
+        gate.opened.set()
+        await asyncio.wait(left)
+        del left
+        gc.collect()
+    [told] = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert vars(told)["event"] == "caller_left.failed"
+    assert "it went away" in str(told.exc_info)
 
 
 async def test_a_run_is_driven_whose_stream_could_not_be_made_active(world: World):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from helix_agents.domain.errors import QueuedTurnDroppedError, StateSchemaChange
 from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.sessions import InterruptSet, NothingRunning
 from helix_agents.ports.backend import open_backend
+from helix_agents.runtimes.executor import starting
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.testing import call
 from helix_agents.testing.clock import ManualClock
@@ -145,6 +147,117 @@ async def test_a_message_goes_on_with_what_a_stop_held_though_its_process_could_
             assert await other.sessions.queued(SESSION) == ()
             said = lines(stored.message for stored in await parts.state.load_transcript(SESSION))
             assert [line for line in said if line.startswith("user")] == ["user: One", "user: Two", "user: Three"]
+
+
+@pytest.mark.parametrize("how", ["execute", "resume"])
+async def test_what_a_stop_held_begins_though_whoever_went_on_left_at_that_moment(
+    how: str, monkeypatch: pytest.MonkeyPatch
+):
+    words, starts = PieceGate(1), Gate()
+    agent = clerk(words)
+    async with (
+        await open_backend("memory://left-at-that-moment") as parts,
+        Executor(**settings_on(parts, agent)) as helix,
+    ):
+        first = await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        second = await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+        await helix.interrupt(SESSION)
+        await interrupted(first)
+        await helix.idle()
+        start_run = parts.state.start_run
+
+        async def slow(start: StartRun) -> RunStartCommitted:
+            started = await start_run(start)
+            await starts.wait()
+            return started
+
+        monkeypatch.setattr(parts.state, "start_run", slow)
+        words.opened.set()
+        goes_on = helix.execute(agent, "Three", SESSION) if how == "execute" else helix.resume(agent, SESSION)
+        leaves = asyncio.create_task(goes_on)
+        await starts.until_reached()
+        leaves.cancel()
+        await asyncio.wait((leaves,))
+        starts.opened.set()
+        assert await completed(second)
+        assert await helix.sessions.queued(SESSION) == ()
+
+
+async def test_a_turn_begins_whose_sender_left_while_it_was_queued(monkeypatch: pytest.MonkeyPatch):
+    words, slow = PieceGate(1), Gate()
+    agent = clerk(words)
+    async with await open_backend("memory://sender-left") as parts, Executor(**settings_on(parts, agent)) as helix:
+        await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        queue_turn = parts.state.queue_turn
+
+        async def slowly(turn: QueuedTurn) -> QueuedTurn | None:
+            stored = await queue_turn(turn)
+            await slow.wait()
+            return stored
+
+        monkeypatch.setattr(parts.state, "queue_turn", slowly)
+        leaves = asyncio.create_task(helix.execute(agent, "Two", SESSION, if_running="enqueue"))
+        await slow.until_reached()
+        [waits] = await helix.sessions.queued(SESSION)
+        leaves.cancel()
+        await asyncio.wait((leaves,))
+        slow.opened.set()
+        words.opened.set()
+        second = await helix.get_handle(agent, SESSION, waits.run_id)
+        assert second is not None
+        assert await completed(second)
+
+
+async def test_a_turn_begins_whose_sender_did_not_hear_that_it_was_queued(monkeypatch: pytest.MonkeyPatch):
+    words = PieceGate(1)
+    agent = clerk(words)
+    async with await open_backend("memory://did-not-hear") as parts, Executor(**settings_on(parts, agent)) as helix:
+        await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        queue_turn = parts.state.queue_turn
+
+        async def unheard(turn: QueuedTurn) -> QueuedTurn | None:
+            await queue_turn(turn)
+            raise StoreUnavailableError("memory", "the answer was lost")
+
+        monkeypatch.setattr(parts.state, "queue_turn", unheard)
+        with pytest.raises(StoreUnavailableError):
+            await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+        [waits] = await helix.sessions.queued(SESSION)
+        words.opened.set()
+        second = await helix.get_handle(agent, SESSION, waits.run_id)
+        assert second is not None
+        assert await completed(second)
+
+
+async def test_what_a_stop_held_begins_though_nobody_heard_that_somebody_went_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(starting, "backoff", lambda: repeat(0.002))
+    words = PieceGate(1)
+    agent = clerk(words)
+    async with await open_backend("memory://nobody-heard") as parts, Executor(**settings_on(parts, agent)) as helix:
+        first = await helix.execute(agent, "One", SESSION)
+        await words.until_reached()
+        second = await helix.execute(agent, "Two", SESSION, if_running="enqueue")
+        await helix.interrupt(SESSION)
+        await interrupted(first)
+        await helix.idle()
+        start_run = parts.state.start_run
+
+        async def unheard(start: StartRun) -> RunStartCommitted:
+            await start_run(start)
+            monkeypatch.setattr(parts.state, "start_run", start_run)
+            raise StoreUnavailableError("memory", "the answer was lost")
+
+        monkeypatch.setattr(parts.state, "start_run", unheard)
+        slow = PieceGate(1)
+        helix.agents.replace(agent := clerk(slow))
+        with pytest.raises(StoreUnavailableError):
+            await helix.resume(agent, SESSION)
+        await slow.until_reached()
+        slow.opened.set()
+        assert await completed(second)
 
 
 async def test_a_message_that_waits_and_is_sent_again_to_begin_now_is_answered_once():

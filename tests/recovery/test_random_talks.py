@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import cache
 from itertools import count, repeat
 from pathlib import Path
 from random import Random
 
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +19,9 @@ from helix_agents.runtimes.executor import owned_runs, rewinds, starting
 from helix_agents.runtimes.in_process import drivers
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.postgres_service import ForeignPostgres, PostgresService
+from helix_agents.testing.recording import Recorder, RecordingExecutor
 from helix_agents.testing.redis_service import ForeignRedis, RedisService
-from tests.recovery.random_talk import MOST_MOVES, Talk, side_by_side
+from tests.recovery.random_talk import MOST_MOVES, Talk, parts_of, side_by_side
 
 TALKS = 300
 
@@ -33,8 +36,9 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def soon() -> Iterator[None]:
-    """A store that lost an answer is back at once."""
+    """A store that lost an answer is back at once, and what webhooks are called with is made ready once."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpx2, "create_ssl_context", cache(httpx2.create_ssl_context))
         for module in (owned_runs, rewinds, starting, drivers):
             patch.setattr(module, "backoff", lambda: repeat(0.002))
         yield
@@ -83,6 +87,20 @@ async def test_of_moves_that_are_made_side_by_side_the_one_that_nobody_expected_
 
     with pytest.raises(RuntimeError, match="out of order"):
         await side_by_side(lost(), wrong())
+
+
+async def test_in_a_process_that_died_before_no_move_is_made():
+    made: list[str] = []
+
+    async def move() -> None:
+        made.append("move")
+
+    clock, recorder = ManualClock(), Recorder()
+    recorder.has_stopped = True
+    async with await open_backend("memory://died-before", clock=clock) as parts:
+        dead = RecordingExecutor(recorder=recorder, **parts_of(parts))
+        await Talk(1, parts, clock)._let_be([dead], move)
+    assert made == []
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])

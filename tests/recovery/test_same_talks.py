@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.temporal_service import temporal_address as temporal_address
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
 from tests.recovery.random_talk import OPTIONS, ROOT, Talk, calls_of, parts_of
+from tests.recovery.talk_plans import LONGEST_MS
 from tests.scenarios.test_dbos import CONFIG
 
 NAMES = count(1)
@@ -45,22 +47,35 @@ class SameTalk(Talk):
         """Make the moves, one after the other; what was answered, and what is left of everything."""
         parts = parts_of(self._parts)
         settings = {"agents": [self.agent], "janitor_seconds": None, "grace": 0.0, "options": OPTIONS}
-        async with self._open(**parts, **settings) as helix, asyncio.timeout(SECONDS):
+        async with (
+            asyncio.timeout(SECONDS),
+            self.ends.listening(),
+            self._open(**parts, **settings, webhooks=self.ends.webhooks) as helix,
+        ):
             for number in moves:
-                await self._make(self._one_of(number)(helix, number))
+                await self._make(partial(self._one_of(number), helix, number))
                 await helix.idle()
                 await self.check(helix)
                 self.heard.append(await self._standing(helix))
-            return [self.did, self.heard, await self._left(helix)]
+            left = await self._left(helix)
+            await self._check_told(helix)
+            return [self.did, self.heard, left]
 
     def _one_of(self, number: int) -> Callable[[Any, int], Any]:
         moves = (
             *(self._execute, self._execute, self._resume, self._answer, self._answer_all, self._answer_all),
             *(self._stop, self._go_on_with_words, self._retry, self._rewind, self._answer_strangely),
+            *(self._queue, self._wait_for_a_plan),
         )
         move = moves[number % len(moves)]
         self.did.append(move.__name__)
         return move
+
+    async def _wait_for_a_plan(self, helix: Any, number: int) -> None:
+        """Something is said when its time has come."""
+        await self.plans.make(helix, number)
+        self._clock.advance(LONGEST_MS)
+        await helix.sweep()
 
     def lose_the_answer(self) -> None:
         """Which of two calls is lost side by side would be chance."""
@@ -71,7 +86,8 @@ class SameTalk(Talk):
             return said
         # A companion that does not block works beside the conversation, and is heard of sooner or later.
         random = Random(f"{self._seed}/{len(request.messages)}")
-        names = (*("note", "send", "pay", "locate", "fail", "wrong"), "helper", "steady", "hand_in", "look", "skill")
+        people = ("helper", "steady", "hand_in", "look", "skill")
+        names = ("note", "spend", "mark", "shelve", "clear", "send", "pay", "locate", "fail", "wrong", *people)
         return reply("Well. ", calls=calls_of(random, names))
 
     async def _standing(self, helix: Any) -> str:

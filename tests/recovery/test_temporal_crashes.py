@@ -12,6 +12,7 @@ import pytest
 
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.temporal import TemporalAgentExecutor, TemporalOptions
+from helix_agents.testing.receiver import Receiver
 from helix_agents.testing.temporal_service import ServiceMissingError, TemporalService
 from helix_agents.testing.temporal_service import temporal_address as temporal_address
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
@@ -19,6 +20,7 @@ from helix_agents.testing.workers import Processes
 from tests.recovery import reference_conversation, reference_crew, temporal_jobs
 from tests.recovery.conversation_jobs import conversation_of
 from tests.recovery.reference_conversation import AGENT, Traces, check_end, dependencies, go_on
+from tests.recovery.talk_ends import check_heard
 
 QUEUES = itertools.count(1)
 SIDES = ("before", "after")
@@ -41,7 +43,7 @@ def url_in(folder: Path) -> str:
 @pytest.fixture
 def processes() -> Iterator[Processes]:
     with Processes(
-        preload=[temporal_jobs.MODULE, "tests.recovery.temporal_nursery", "helix_agents.backends.sqlite"]
+        preload=[temporal_jobs.MODULE, "tests.recovery.temporal_nursery", "helix_agents.backends.sqlite", "httpx2"]
     ) as processes:
         yield processes
 
@@ -55,26 +57,28 @@ async def kill_and_go_on(
 ) -> dict[str, set[str]]:
     """One conversation per death: its worker killed there, gone on with by another; answers what stayed unknown."""
     unknown: dict[str, set[str]] = {}
-    for begin in range(0, len(deaths), 8):
-        together = deaths[begin : begin + 8]
-        places = [folder / "-".join(f"{key}_{value}" for key, value in death.items()) for death in together]
-        ends: list[dict[str, Any]] = []
-        for place in places:
-            place.mkdir()
-            queue = f"crash-{os.getpid()}-{next(QUEUES)}"
-            about = {"url": url_in(place), "traces": str(place / "traces"), "story": story}
-            ends.append({**about, "address": address, "queue": queue})
-        job = f"{temporal_jobs.MODULE}:converse"
-        lives = [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
-        killed = await processes.run(job, lives)
-        spared = [(death, end) for death, end in zip(together, killed, strict=True) if not end.was_killed]
-        # One that took too long, as on a busy machine, has `timed_out`; one that did not come there has a value.
-        assert not spared
-        went_on = await processes.run(job, [{**end, "life": 1} for end in ends])
-        assert [outcome.error for outcome in went_on] == [None] * len(together)
-        for place in places:
-            async with await open_backend(url_in(place)) as backend:
-                unknown[place.name] = await conversation_of(story).check_end(backend, Traces(place / "traces"))
+    async with Receiver() as receiver:
+        for begin in range(0, len(deaths), 8):
+            together = deaths[begin : begin + 8]
+            places = [folder / "-".join(f"{key}_{value}" for key, value in death.items()) for death in together]
+            ends: list[dict[str, Any]] = []
+            for place in places:
+                place.mkdir()
+                queue = f"crash-{os.getpid()}-{next(QUEUES)}"
+                about = {"url": url_in(place), "traces": str(place / "traces"), "story": story}
+                ends.append({**about, "address": address, "queue": queue, "hook": receiver.url})
+            job = f"{temporal_jobs.MODULE}:converse"
+            lives = [{**end, **death, "life": 0} for end, death in zip(ends, together, strict=True)]
+            killed = await processes.run(job, lives)
+            spared = [(death, end) for death, end in zip(together, killed, strict=True) if not end.was_killed]
+            # One that took too long, as on a busy machine, has `timed_out`; one that did not come there has a value.
+            assert not spared
+            went_on = await processes.run(job, [{**end, "life": 1} for end in ends])
+            assert [outcome.error for outcome in went_on] == [None] * len(together)
+            for place in places:
+                async with await open_backend(url_in(place)) as backend:
+                    unknown[place.name] = await conversation_of(story).check_end(backend, Traces(place / "traces"))
+                    await check_heard(backend, receiver)
     return unknown
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import AgentAlreadyRunningError, ConflictError, ExecutorClosedError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.usage_store import UsageStore
@@ -29,7 +31,8 @@ T = TypeVar("T")
 
 
 class Beginnings:
-    """Starts planned runs and takes over runs whose process died; `began` is called for the former."""
+    """Starts planned runs and takes over runs whose process died; `began` is called for the former, with whether they
+    continue after a pause."""
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class Beginnings:
         models: Models,
         left: LeftToOthers,
         usage: UsageStore,
-        began: Callable[[SessionId], None],
+        began: Callable[[SessionId, bool], None],
     ) -> None:
         self._services = services
         self._runtime = runtime
@@ -55,6 +58,7 @@ class Beginnings:
         *,
         hooks: SomeHooks,
         model: str | LLMAdapter | None,
+        after_a_pause: bool = False,
     ) -> RunHandle[OutputT]:
         """Commit the start, which decides who runs, and submit it. Cancelling the caller does not stop this
         half-way."""
@@ -62,10 +66,9 @@ class Beginnings:
             raise ExecutorClosedError
         adapter = self.check(agent, model, hooks)
         owned = msgspec.structs.replace(start, owner=self._runtime.owner, call_hooks=hooks is not None)
-        starting = start_run(self._services, self._runtime, owned, hooks=hooks, model=adapter)
-        run = await self.to_the_end(starting)
-        self._began(run.session_id)
-        return self.handle_of(agent, run)
+        began = partial(self._began, owned.session_id, after_a_pause)
+        starting = start_run(self._services, self._runtime, owned, hooks=hooks, model=adapter, began=began)
+        return self.handle_of(agent, await self.to_the_end(starting))
 
     async def begin_quietly(self, agent: AnyAgent, start: StartRun) -> None:
         """Start a run that nothing here waits for."""
@@ -110,7 +113,7 @@ class Beginnings:
         return None
 
     async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work that must not stop half-way when its caller is cancelled.
+        """Do work that must not stop half-way when its caller is cancelled. If it fails after that, the log says so.
 
         Raises:
             ExecutorClosedError: this process is leaving; other processes find what was started.
@@ -123,4 +126,12 @@ class Beginnings:
             # Both may be cancelled at once, as all background work is when this process leaves.
             if doing.cancelled() and not (caller is not None and caller.cancelling()):
                 raise ExecutorClosedError from None
+            doing.add_done_callback(_log_failure)
             raise
+
+
+def _log_failure(done: asyncio.Task[Any]) -> None:
+    """Log how work failed for whose end nobody waits any more."""
+    problem = None if done.cancelled() else done.exception()
+    if problem is not None:
+        log_exception("caller_left.failed", problem)

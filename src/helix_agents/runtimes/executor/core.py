@@ -292,9 +292,7 @@ class ExecutorCore:
             return handle
         if isinstance(start, RunRecord):
             return await self._beginnings.take_over(agent, start, hooks=hooks, model=model)
-        handle = await self._beginnings.begin(agent, start, hooks=hooks, model=model)
-        self._queue.goes_on(session_id, after_a_pause=True)
-        return handle
+        return await self._beginnings.begin(agent, start, hooks=hooks, model=model, after_a_pause=True)
 
     async def retry(
         self,
@@ -473,8 +471,8 @@ class ExecutorCore:
             told = await self.webhooks.tell()
         return replace(swept, told=told)
 
-    def _has_begun(self, session_id: SessionId) -> None:
-        self._queue.goes_on(session_id)
+    def _has_begun(self, session_id: SessionId, after_a_pause: bool) -> None:
+        self._queue.goes_on(session_id, after_a_pause=after_a_pause)
 
     def _wrap(self, ops: Ops) -> Ops:
         """The effects as the loop of a run here gets them; override this to watch them."""

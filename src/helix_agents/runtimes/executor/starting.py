@@ -1,6 +1,7 @@
 """Starting a run: the commit that starts it, and then a driver for it."""
 
 import asyncio
+from collections.abc import Callable
 
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.commits import StartRun
@@ -21,9 +22,16 @@ from helix_agents.runtimes.executor.runtime import Runtime
 
 
 async def start_run(
-    services: Services, runtime: Runtime, start: StartRun, *, hooks: SomeHooks, model: LLMAdapter | None
+    services: Services,
+    runtime: Runtime,
+    start: StartRun,
+    *,
+    hooks: SomeHooks,
+    model: LLMAdapter | None,
+    began: Callable[[], None],
 ) -> RunRecord:
-    """Commit the start and have the run driven: no other process finds a run that carries this process's lease.
+    """Commit the start and have the run driven: no other process finds a run that carries this process's lease. `began`
+    is called once it is, even if nobody waits for this any more.
 
     Raises:
         AgentAlreadyRunningError: another caller was first, and its run is running.
@@ -38,12 +46,13 @@ async def start_run(
         raise
     except HelixError as problem:
         if problem.retryable:
-            runtime.in_background(_submit_if_started(services, runtime, start, hooks, model))
+            runtime.in_background(_submit_if_started(services, runtime, start, hooks, model, began))
         raise
     run = started.run
     if run.owner != start.owner or run.status != "running":
         # The same turn was started before: in another process, which drives it, or here, and is over. Where runs have
         # no owner, submitting a run that is already driven does nothing.
+        began()
         return run
     if run.start_sequence and started.stream is None:
         await _reactivate_stream(services, run)
@@ -51,6 +60,7 @@ async def start_run(
     made = None if session is None else Made(session, start.append_messages)
     begun = Begun(run, started.stream, made)
     await runtime.submit(run, hooks=hooks, model=model, begun=begun)
+    began()
     return run
 
 
@@ -65,7 +75,12 @@ async def _reactivate_stream(services: Services, run: RunRecord) -> None:
 
 
 async def _submit_if_started(
-    services: Services, runtime: Runtime, start: StartRun, hooks: SomeHooks, model: LLMAdapter | None
+    services: Services,
+    runtime: Runtime,
+    start: StartRun,
+    hooks: SomeHooks,
+    model: LLMAdapter | None,
+    began: Callable[[], None],
 ) -> None:
     """The store did not say whether it started the run: as soon as it answers, a run that it did start is driven."""
     for wait in backoff():
@@ -77,4 +92,5 @@ async def _submit_if_started(
             continue
         if run is not None and run.status == "running" and run.fence == Fence(run_id=start.run_id):
             await runtime.submit(run, hooks=hooks, model=model)
+            began()
         return

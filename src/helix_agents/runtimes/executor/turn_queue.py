@@ -70,7 +70,13 @@ class TurnQueue:
     async def put(self, turn: QueuedTurn) -> QueuedTurn | None:
         """Put a turn into the queue; durable when this returns. None if there is nothing to wait for, or it started
         meanwhile."""
-        stored = await self._services.store.queue_turn(turn)
+        try:
+            stored = await self._services.store.queue_turn(turn)
+        except HelixError as problem:
+            if problem.retryable:
+                # It may wait nevertheless.
+                self._attend(turn.session_id)
+            raise
         if stored is not None:
             log_event("turn.queued", session_id=stored.session_id, run_id=stored.run_id)
             self._attend(stored.session_id)

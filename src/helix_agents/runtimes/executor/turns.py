@@ -196,7 +196,7 @@ class Turns:
                     start = await self._planned(agent, wanted, turn.run_id)
                     return await self._beginnings.begin(agent, start, hooks=None, model=None)
                 continue
-            stored = await self._queue.put(waiting)
+            stored = await self._beginnings.to_the_end(self._queue.put(waiting))
             if stored is not None:
                 return self._queued_handle(agent, stored)
 
