@@ -107,7 +107,9 @@ async def show(what: str) -> Any:
         case "page":
             page = types.BlobResourceContents(uri="book://tides/1.png", blob=PNG, mime_type="image/png")
             raw = types.BlobResourceContents(uri="book://tides/raw", blob="c2Vh")
-            blobs = [types.EmbeddedResource(type="resource", resource=each) for each in (page, raw)]
+            blobs: list[types.ContentBlock] = [
+                types.EmbeddedResource(type="resource", resource=each) for each in (page, raw)
+            ]
             return types.CallToolResult(content=blobs, structured_content={"pages": 3})
         case "drawn":
             same = types.TextContent(type="text", text='{"pages": 3}')
