@@ -155,7 +155,7 @@ async def test_an_output_is_of_the_type_that_the_agent_or_its_name_says() -> Non
     server = AgentServer(Executor.open("memory://", agents=[reporter]), allow_unauthenticated=True)
     expected = Report(title="Tides", pages=3)
     async with served(server) as helix:
-        assert await (await helix.execute(reporter, "Write")).output() == expected
+        assert await helix.run(reporter, "Write") == expected
         assert await (await helix.execute(ServedAgent("reporter", output=Report), "Write")).output() == expected
         run = await helix.execute(ServedAgent("reporter"), "Write")
         with pytest.raises(ToolOutputError, match="ServedAgent"):

@@ -122,6 +122,21 @@ class AgentClient:
     async def __aexit__(self, *_: object) -> None:
         await self._connection.http.close_pool()
 
+    async def run(
+        self,
+        agent: SomeAgent[OutputT],
+        input: Input,
+        session_id: SessionId | None = None,
+        *,
+        state: dict[str, JSON] | None = None,
+    ) -> OutputT:
+        """Run a turn and return its output: `execute`, and then `output` of its handle.
+
+        Raises:
+            RunNotCompletedError: the turn failed, was stopped or waits for an answer; the session is stored as it is.
+        """
+        return await (await self.execute(agent, input, session_id, state=state)).output()
+
     async def execute(
         self,
         agent: SomeAgent[OutputT],

@@ -187,6 +187,24 @@ class ExecutorCore:
 
     # -- entries
 
+    async def run(
+        self,
+        agent: Agent[Any, OutputT, Any],
+        input: Input,
+        session_id: SessionId | None = None,
+        *,
+        state: Any = None,
+        user_id: str | None = None,
+    ) -> OutputT:
+        """Run a turn and return its output: `execute`, and then `output` of its handle.
+
+        Cancelling this does not stop the turn. To stream, to answer people or to stop, use `execute`.
+
+        Raises:
+            RunNotCompletedError: the turn failed, was stopped or waits for an answer; the session is stored as it is.
+        """
+        return await (await self.execute(agent, input, session_id, state=state, user_id=user_id)).output()
+
     async def execute(
         self,
         agent: Agent[Any, OutputT, Any],

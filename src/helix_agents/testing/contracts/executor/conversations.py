@@ -83,6 +83,16 @@ class ConversationsContract(ScenarioContract):
             "assistant: Done.",
         ]
 
+    async def test_one_call_runs_a_turn_and_returns_its_output(self, helix: Executor) -> None:
+        reporter = scripted(
+            [finish({"title": "Tides"}), finish({"title": "Ebb"}), call("locate")], tools=[locate], output=Report
+        )
+        assert await within(helix.run(reporter, "Write", SESSION)) == Report(title="Tides")
+        assert await within(helix.run(reporter, "Again", SESSION)) == Report(title="Ebb")
+        with pytest.raises(RunNotCompletedError, match="locate"):
+            await within(helix.run(reporter, "Where are you?", SESSION))
+        assert (await helix.sessions.runs(SESSION)).total == 3
+
     async def test_text_arrives_piece_by_piece(self, helix: Executor) -> None:
         gate = PieceGate(3)
         model = ScriptedModel(["A longer answer in pieces."], pace=gate)
