@@ -84,9 +84,8 @@ class ConversationsContract(ScenarioContract):
         ]
 
     async def test_one_call_runs_a_turn_and_returns_its_output(self, helix: Executor) -> None:
-        reporter = scripted(
-            [finish({"title": "Tides"}), finish({"title": "Ebb"}), call("locate")], tools=[locate], output=Report
-        )
+        script = [finish({"title": "Tides"}), finish({"title": "Ebb"}), call("locate")]
+        reporter = Agent(name="reporter", model=ScriptedModel(script), tools=[locate], output=Report)
         assert await within(helix.run(reporter, "Write", SESSION)) == Report(title="Tides")
         assert await within(helix.run(reporter, "Again", SESSION)) == Report(title="Ebb")
         with pytest.raises(RunNotCompletedError, match="locate"):
