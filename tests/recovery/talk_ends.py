@@ -68,7 +68,9 @@ class Ends:
         assert run is not None
         wanted = "paused" if run.status in SUSPENDED else "failed" if run.status == "failed" else "ended"
         found = None if stream is None else stream.status
-        assert found == wanted, f"{session.session_id} {run.status}, and its stream is {found}"
+        # If the store goes away in the middle of a stop of something that waits, the stream stays as it was.
+        is_left = found == "paused" and run.status in ("interrupted", "failed")
+        assert found == wanted or is_left, f"{session.session_id} {run.status}, and its stream is {found}"
 
 
 async def check_heard(parts: Backend, receiver: Receiver) -> None:
