@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from helix_agents.domain.messages import File as File
     from helix_agents.domain.messages import Image as Image
     from helix_agents.domain.messages import Message as Message
+    from helix_agents.domain.messages import ProviderCall as ProviderCall
+    from helix_agents.domain.messages import Source as Source
     from helix_agents.domain.messages import Text as Text
     from helix_agents.domain.messages import ToolCall as ToolCall
     from helix_agents.domain.messages import ToolMessage as ToolMessage
@@ -189,6 +191,7 @@ _HOME: dict[str, str] = {
     "OpenTelemetryHooks": "helix_agents.tracing.hooks",
     "PersistentAgent": "helix_agents.agent.companions",
     "Principal": "helix_agents.server.auth",
+    "ProviderCall": "helix_agents.domain.messages",
     "ProviderMCP": "helix_agents.ports.provider_tools",
     "Reconciled": "helix_agents.agent.outcomes",
     "Replace": "helix_agents.domain.writes",
@@ -209,6 +212,7 @@ _HOME: dict[str, str] = {
     "Skill": "helix_agents.agent.skills",
     "SkillFolder": "helix_agents.skills.folder",
     "SkillProvider": "helix_agents.ports.skills",
+    "Source": "helix_agents.domain.messages",
     "StepWrites": "helix_agents.domain.writes",
     "StillUnknown": "helix_agents.agent.outcomes",
     "StreamChunk": "helix_agents.domain.chunks",
@@ -325,6 +329,7 @@ __all__ = [
     "PendingFilter",
     "PersistentAgent",
     "Principal",
+    "ProviderCall",
     "ProviderMCP",
     "Reconciled",
     "Replace",
@@ -345,6 +350,7 @@ __all__ = [
     "Skill",
     "SkillFolder",
     "SkillProvider",
+    "Source",
     "StepWrites",
     "StillUnknown",
     "StreamChunk",

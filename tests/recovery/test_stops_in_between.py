@@ -305,3 +305,32 @@ async def test_of_two_who_stop_a_session_that_waits_one_gives_its_calls_their_re
         assert any(isinstance(each, InterruptSet) for each in told)
         transcript = [stored.message for stored in await store.load_transcript(SESSION)]
         assert [each.tool_call_id for each in transcript if isinstance(each, ToolMessage)] == ["where"]
+
+
+@pytest.mark.parametrize(("kind", "left"), [("interrupt", "ended"), ("abort", "failed")])
+async def test_the_stream_of_a_run_that_was_stopped_while_it_waited_ends_though_the_store_was_away(
+    monkeypatch: pytest.MonkeyPatch, kind: StopKind, left: str
+):
+    agent = seeker()
+    async with await open_backend("memory://") as parts, Executor(**settings_on(parts, agent)) as helix:
+        assert isinstance(await (await helix.execute(agent, "Go.", SESSION)).result(), Suspended)
+
+        async def away(*_: Any, **__: Any) -> None:
+            raise StoreUnavailableError("memory", "it is away")
+
+        with monkeypatch.context() as gone:
+            gone.setattr(parts.streams, "end_stream", away)
+            gone.setattr(parts.streams, "fail_stream", away)
+            with pytest.raises(StoreUnavailableError):
+                await stop_session(helix._services, SESSION, kind, None)
+        handle = await helix.get_handle(agent, SESSION)
+        assert handle is not None
+        async with asyncio.timeout(20):
+            seen = [chunk.type async for chunk in handle.stream()]
+        info = await parts.streams.get_stream_info(SESSION)
+        assert info is not None
+        assert (info.status, (await handle.result()).status, bool(seen)) == (
+            left,
+            "interrupted" if kind == "interrupt" else "failed",
+            True,
+        )

@@ -11,6 +11,7 @@ from helix_agents.agent.names import SUBAGENT, check_name
 from helix_agents.agent.sub_agents import Delegation, DelegationTool, runs_as_an_agent
 from helix_agents.agent.tools import output_adapter
 from helix_agents.domain.errors import HelixError, ToolOutputError
+from helix_agents.domain.parts import Content
 from helix_agents.domain.records import JSON, decode_json
 from helix_agents.ports.remote_agents import RemoteAgentTransport
 
@@ -38,7 +39,7 @@ class RemoteAgentTool(DelegationTool):
     def child_type(self) -> str:
         return self.remote_agent
 
-    def check_output(self, result: Any, given: Mapping[str, JSON]) -> JSON:
+    def check_output(self, result: Any, given: Mapping[str, JSON]) -> Content:
         """As for any tool; a text that is JSON of the declared type counts as such, because many agents only write."""
         try:
             return super().check_output(result, given)

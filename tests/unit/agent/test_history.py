@@ -41,7 +41,8 @@ def test_a_forgotten_image_is_gone_even_if_its_address_is_short() -> None:
     content, in_parts = in_json((Image(url="https://a.b/c"),))
     seen = ToolMessage(tool_call_id="call_1", tool_name="look", content=content, in_parts=in_parts)
     call = AssistantMessage(tool_calls=(ToolCall(id="call_1", name="look"),))
-    *_, shown = ForgetToolResults(keep=0, batch=1)(CTX, [UserMessage(content="Look"), call, seen])
+    said = [UserMessage(content="Look"), call, seen, AssistantMessage(text="I see.")]
+    *_, shown, _ = ForgetToolResults(keep=0, batch=1)(CTX, said)
     assert isinstance(shown, ToolMessage)
     assert (shown.content, shown.parts) == (FORGOTTEN, ())
 

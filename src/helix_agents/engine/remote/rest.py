@@ -79,7 +79,7 @@ def _completed(status: RemoteStatus, tool: RemoteAgentTool, most_bytes: int) -> 
     if size > most_bytes:
         return _invalid(f"its result has {size} bytes, but at most {most_bytes} are stored")
     try:
-        output = tool.check_output(status.output, {})
+        output = tool.check_output(status.output, {}).content
     except ToolOutputError as problem:
         return _invalid(str(problem)[:ERROR_CHARACTERS])
     return Rest(status="completed", reason="completed", output=output, told=True, confirmed=True)

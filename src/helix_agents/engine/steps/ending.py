@@ -12,7 +12,7 @@ from helix_agents.domain.pending import OPEN, PendingCall
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState, SuspensionContext
-from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamRest
+from helix_agents.domain.streams import EndStatus, StreamAppend, StreamError, StreamRest, StreamStatus
 from helix_agents.engine.services import Services
 from helix_agents.ports.streams import StreamManager, StreamWriter
 
@@ -61,11 +61,16 @@ async def repair_stream(services: Services, run: RunRecord) -> None:
     if run.status == "running":
         return
     info = await services.streams.get_stream_info(run.session_id)
-    if info is not None and (info.status != "active" or info.run_id != run.run_id):
+    if info is not None and (info.run_id != run.run_id or not _is_left(info.status, run)):
         return
     session = await services.store.load_state(run.session_id)
     if info is not None or session.stream_id is not None:
         await end_stream(services.streams, session, run)
+
+
+def _is_left(status: StreamStatus, run: RunRecord) -> bool:
+    """Whether a stream is not as its run has left it: the run is over, or it was stopped while it waited."""
+    return status == "active" or (status == "paused" and run.status not in SUSPENDED)
 
 
 def completed_result(agent: Agent[Any, OutputT, Any], run: RunRecord) -> Completed[OutputT]:
