@@ -68,8 +68,8 @@ class Ends:
         assert run is not None
         wanted = "paused" if run.status in SUSPENDED else "failed" if run.status == "failed" else "ended"
         found = None if stream is None else stream.status
-        # If the store goes away in the middle of a stop of something that waits, the stream stays as it was until somebody
-        # looks at the run.
+        # If the store goes away in the middle of a stop of something that waits, the stream stays as it was until
+        # somebody looks at the run.
         is_left = found == "paused" and run.status in ("interrupted", "failed")
         assert found == wanted or is_left, f"{session.session_id} {run.status}, and its stream is {found}"
 

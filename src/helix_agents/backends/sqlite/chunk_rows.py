@@ -1,4 +1,4 @@
-"""A stream's chunks as rows: chunks stored together form one row, under the id of the last of them."""
+"""A stream's chunks as rows: chunks stored together form few rows, each under the id of its last chunk."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -12,6 +12,9 @@ from helix_agents.domain.ids import RunId
 from helix_agents.domain.records import decode, encode
 
 LAST_SEQUENCE = 0xFFFF_FFFF
+MOST_IN_A_ROW = 256
+"""A reader decodes whole rows, so a long one would cost it as much for the first chunk as for all."""
+
 _INSERT = "INSERT INTO __agents_stream_chunks (id, first, bodies) VALUES (?, ?, ?)"
 
 
@@ -109,6 +112,10 @@ class ChunkRows:
         self._insert(at, bodies[at - first :])
 
     def _insert(self, first: int, bodies: Sequence[str]) -> None:
+        if len(bodies) > MOST_IN_A_ROW:
+            for begin in range(0, len(bodies), MOST_IN_A_ROW):
+                self._insert(first + begin, bodies[begin : begin + MOST_IN_A_ROW])
+            return
         self._connection.execute(_INSERT, (first + len(bodies) - 1, first, f"[{','.join(bodies)}]"))
 
     def _id(self, sequence: int) -> int:

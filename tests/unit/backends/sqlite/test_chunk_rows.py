@@ -1,4 +1,4 @@
-"""Chunks that came together are one row, and nobody who reads, trims or discards them can tell."""
+"""Chunks that came together are few rows, and nobody who reads, trims or discards them can tell."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helix_agents.backends.sqlite import chunk_rows
 from helix_agents.backends.sqlite.chunk_rows import ChunkRows
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.migrations import migrate
@@ -23,7 +24,9 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]
     path = str(tmp_path_factory.mktemp("chunks") / "helix.db")
     connection = Connection(path, synchronous="NORMAL", seam=None, busy_ms=0, read_only=False, create=True)
     migrate(connection)
+    usual = chunk_rows.MOST_IN_A_ROW
     yield connection
+    chunk_rows.MOST_IN_A_ROW = usual
     connection.close()
 
 
@@ -36,11 +39,13 @@ def said(chunks: Iterable[StreamChunk]) -> list[tuple[int, str]]:
     cuts=st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5),
     begin=NUMBERS,
     limit=st.integers(-1, 12),
+    most=st.sampled_from((2, 4, 256)),
 )
 @pytest.mark.may_block("looks into the file")
 def test_rows_tell_what_single_chunks_would(
-    connection: Connection, sizes: list[int], cuts: list[tuple[int, int]], begin: int, limit: int
+    connection: Connection, sizes: list[int], cuts: list[tuple[int, int]], begin: int, limit: int, most: int
 ) -> None:
+    chunk_rows.MOST_IN_A_ROW = most
     for key in (7, 8, 9):
         ChunkRows(connection, key).delete(0, 2**32 - 1)
     for neighbour in (7, 9):

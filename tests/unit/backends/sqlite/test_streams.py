@@ -41,6 +41,19 @@ async def test_a_deleted_stream_leaves_no_row_behind(path: Path):
 
 
 @pytest.mark.may_block("looks into the file")
+async def test_many_chunks_at_once_are_rows_that_are_read_quickly(path: Path):
+    streams = await SQLiteStreamManager.open(path)
+    texts = [str(number) for number in range(600)]
+    await fill(streams, *texts)
+    assert rows(path) == (1, 3)
+    reader = await streams.create_resumable_reader(STREAM)
+    assert reader is not None
+    assert [(await anext(reader)).delta for _ in texts] == texts  # type: ignore[union-attr]
+    await reader.close()
+    await streams.close()
+
+
+@pytest.mark.may_block("looks into the file")
 async def test_a_deleted_session_takes_its_stream_along(path: Path):
     async with await open_backend(f"sqlite:///{path}") as backend:
         await start(backend.state, STREAM)
