@@ -241,6 +241,25 @@ async def test_a_resume_whose_answer_was_lost_finds_the_run_that_it_began() -> N
         assert (await helix.sessions.runs("s")).total == 2
 
 
+async def test_what_is_continued_once_is_not_continued_again_because_its_answer_was_lost() -> None:
+    lost = {"/retry", "/resume"}
+    troubled = Troubled(lambda path, n: "lose" if path in lost and n == 1 else None)
+    async with served(troubled) as helix:
+        first = await helix.execute(DIRECTOR, "fail", "failing")
+        assert (await first.result()).status == "failed"
+        retried = await helix.retry(DIRECTOR, "failing")
+        # It has failed again before the request is repeated, and could be retried once more.
+        assert (await retried.result()).status == "failed"
+        assert [each.run_id for each in await helix.sessions.runs("failing")] == [retried.run_id, first.run_id]
+        waits = await helix.execute(DIRECTOR, "publish", "waiting")
+        assert isinstance(await waits.result(), Suspended)
+        # Said twice, the second message would give up what the first one is asked.
+        said = await helix.resume(DIRECTOR, "waiting", mode="with_message", message="publish")
+        assert isinstance(await said.result(), Suspended)
+        assert [each.run_id for each in await helix.sessions.runs("waiting")] == [said.run_id, waits.run_id]
+    assert (troubled.requests.count("/retry"), troubled.requests.count("/resume")) == (2, 2)
+
+
 async def test_every_chunk_comes_once_however_often_the_stream_breaks_off() -> None:
     troubled = Troubled(lambda path, n: "cut" if path == "/sse" and n < 6 else "refuse" if n == 7 else None)
     async with served(troubled) as helix:

@@ -147,6 +147,7 @@ class ResumeBody(Body):
 
     session_id: Annotated[Id, msgspec.Meta(description="The session to continue.")]
     agent_type: Annotated[str | None, msgspec.Meta(description="Refused if the session has another agent.")] = None
+    run_id: Annotated[Id | None, msgspec.Meta(description="Refused if another run has followed this one.")] = None
     message: Annotated[Input | None, msgspec.Meta(description="A new user message.")] = None
     mode: Annotated[
         ResumeMode | None,
@@ -160,6 +161,7 @@ class RetryBody(Body):
 
     session_id: Annotated[Id, msgspec.Meta(description="The session whose run failed.")]
     agent_type: Annotated[str | None, msgspec.Meta(description="Refused if the session has another agent.")] = None
+    run_id: Annotated[Id | None, msgspec.Meta(description="Refused if another run has followed this one.")] = None
 
 
 class RewindBody(Body):

@@ -213,13 +213,9 @@ class AgentClient:
         Raises:
             AgentMismatchError: the session belongs to another agent.
         """
-        query = {"sessionId": check_id(session_id), **({} if run_id is None else {"runId": run_id})}
-        try:
-            found = await self._connection.ask(RunOutcome, "GET", f"/result?{urlencode(query)}")
-        except RemoteRefusedError as refused:
-            if refused.status == 404:
-                return None
-            raise
+        found = await self._find_run(session_id, run_id)
+        if found is None:
+            return None
         if found.agent_type != agent.name:
             raise AgentMismatchError(session_id, found.agent_type, agent.name)
         return self._run(agent, Started(session_id=session_id, stream_id=session_id, run_id=found.run_id))
@@ -249,11 +245,11 @@ class AgentClient:
 
     async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
         """Ask the session's current run to stop soon, keeping what it did."""
-        return await stop(self._connection, "/interrupt", {"sessionId": session_id}, reason)
+        return await stop(self._connection, "/interrupt", await self._current_run(session_id), reason)
 
     async def abort(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:
         """Fail the session's current run for good."""
-        return await stop(self._connection, "/abort", {"sessionId": session_id}, reason)
+        return await stop(self._connection, "/abort", await self._current_run(session_id), reason)
 
     async def list_pending(self, *, offset: int = 0, limit: int = DEFAULT_LIMIT) -> Page[PendingCall]:
         """All calls of the caller's sessions that wait for an answer, newest first; for an operator, everybody's."""
@@ -263,9 +259,9 @@ class AgentClient:
     async def _go_on(
         self, path: str, agent: SomeAgent[OutputT], session_id: SessionId, body: dict[str, JSON]
     ) -> ClientRun[OutputT]:
-        """The run that continues a session. If the answer to the first request was lost, the second one finds that run
-        running."""
-        asked: dict[str, JSON] = {"sessionId": check_id(session_id), "agentType": agent.name, **body}
+        """The run that continues a session. If the answer to the first request was lost, the second one is refused,
+        because that run has followed the one to be continued."""
+        asked: dict[str, JSON] = {**await self._current_run(session_id), "agentType": agent.name, **body}
         patience, is_repeated = self._connection.patience(), False
         while True:
             try:
@@ -274,12 +270,26 @@ class AgentClient:
                 await patience.wait(problem)
                 is_repeated = True
             except RemoteRefusedError as refused:
-                if not is_repeated or refused.refusal != "agent_already_running":
+                if not is_repeated or refused.refusal not in ("agent_already_running", "run_conflict"):
                     raise
                 running = await self.get_handle(agent, session_id)
                 if running is None:
                     raise
                 return running
+
+    async def _current_run(self, session_id: SessionId) -> dict[str, JSON]:
+        """What names the session's current run in a request, so that a repeated request cannot mean a later one."""
+        found = await self._find_run(session_id, None)
+        return {"sessionId": session_id} if found is None else {"sessionId": session_id, "runId": found.run_id}
+
+    async def _find_run(self, session_id: SessionId, run_id: RunId | None) -> RunOutcome | None:
+        query = {"sessionId": check_id(session_id), **({} if run_id is None else {"runId": run_id})}
+        try:
+            return await self._connection.ask(RunOutcome, "GET", f"/result?{urlencode(query)}")
+        except RemoteRefusedError as refused:
+            if refused.status == 404:
+                return None
+            raise
 
     async def _approval_of(self, session_id: SessionId, tool_call_id: ToolCallId) -> str:
         """The id of the approval that a call waits for; any, if it waits for none, which the server then says."""

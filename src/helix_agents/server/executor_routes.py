@@ -55,6 +55,9 @@ MOST_LISTED = 1_000
 """How many entries of a workspace one response lists."""
 
 
+RUN_CONFLICT = "run_conflict"
+
+
 async def start(call: Call) -> Response:
     """Start a session with its first message.
 
@@ -102,7 +105,7 @@ async def resume(call: Call) -> Response:
     if (mode == "from_checkpoint") != (body.checkpoint_id is not None):
         raise invalid("Mode from_checkpoint needs a checkpointId, and checkpointId needs this mode.")
     messages = None if body.message is None else call.checked_messages(messages_of(body.message))
-    agent, checkpoint_id = _agent_meant(call, session, body.agent_type), body.checkpoint_id
+    agent, checkpoint_id = _agent_meant(call, session, body), body.checkpoint_id
     try:
         run = await call.begin(
             lambda: call.executor.resume(
@@ -120,7 +123,7 @@ async def retry(call: Call) -> Response:
     """Continue a failed run from its last commit, with a fresh budget."""
     body: RetryBody = await call.body(RetryBody)
     session = await call.session(call.checked(body.session_id))
-    agent = _agent_meant(call, session, body.agent_type)
+    agent = _agent_meant(call, session, body)
     return json_response(started(await call.begin(lambda: call.executor.retry(agent, session.session_id))))
 
 
@@ -334,14 +337,16 @@ def check_metadata(metadata: dict[str, str]) -> None:
         raise invalid(f"Metadata keys that start with {OUR_METADATA!r} are reserved for the engine: {ours[0][:80]!r}.")
 
 
-def _agent_meant(call: Call, session: SessionSummary, named: str | None) -> AnyAgent:
-    """The session's agent.
+def _agent_meant(call: Call, session: SessionSummary, body: ResumeBody | RetryBody) -> AnyAgent:
+    """The session's agent, if the caller means this agent and this run.
 
     Raises:
-        AgentMismatchError: the caller named another one.
+        AgentMismatchError, RefusedError: the caller named another one.
     """
-    if named is not None and named != session.agent_type:
-        raise AgentMismatchError(session.session_id, session.agent_type, named[:80])
+    if body.agent_type is not None and body.agent_type != session.agent_type:
+        raise AgentMismatchError(session.session_id, session.agent_type, body.agent_type[:80])
+    if body.run_id is not None and call.checked(body.run_id, "run id") != session.current_run_id:
+        raise RefusedError(409, RUN_CONFLICT, "Another run has followed the one that was to be continued.")
     return call.agent_of(session)
 
 
