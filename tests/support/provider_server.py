@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -30,9 +30,9 @@ class Received:
 
 @dataclass(kw_only=True)
 class Stream:
-    """Server-sent events. After the last frame the response ends, breaks off, or stays open until the client leaves."""
+    """What a provider streams. After the last frame it ends, breaks off, or stays open until the client leaves."""
 
-    frames: list[str]
+    frames: Sequence[str | bytes]
     then: Literal["end", "cut", "hold"] = "end"
     client_left: threading.Event = field(default_factory=threading.Event)
 
@@ -121,7 +121,8 @@ class _Streamed(Response):
         headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for frame in self._stream.frames:
-            await send({"type": "http.response.body", "body": frame.encode(), "more_body": True})
+            body = frame.encode() if isinstance(frame, str) else frame
+            await send({"type": "http.response.body", "body": body, "more_body": True})
         match self._stream.then:
             case "end":
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,10 +1,15 @@
 """What providers send for a reply, each in its own format: the same reply can be sent in every format."""
 
 import json
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
+from zlib import crc32
 
+from typing_extensions import TypeVar
+
+from helix_agents.domain.usage import TokenCount
 from tests.support.provider_server import Refusal, Stream
 
 
@@ -19,16 +24,23 @@ class Wired:
     stop: str = ""
 
 
+Frame = TypeVar("Frame", bound=str | bytes, default=Any)
+_USAGE = TokenCount(prompt=45, completion=20, reasoning=7, cached=30, total=65)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Wire:
-    """One provider's format. `stops` maps its stop reasons to ours."""
+class Wire(Generic[Frame]):
+    """One provider's format. `stops` maps its stop reasons to ours, and `usage` is what each of its replies used.
+    Without a `key`, requests are signed with what the environment has."""
 
     model: str
     base_path: str
-    frames: Callable[[Wired], list[str]]
+    frames: Callable[[Wired], list[Frame]]
     stops: dict[str, str]
     error: Callable[[int, str, str], Any]
     too_long: Any
+    usage: TokenCount = _USAGE
+    key: str | None = "a-key"
 
     def stream(self, said: Wired) -> Stream:
         return Stream(frames=self.frames(said))
@@ -341,4 +353,139 @@ GOOGLE = Wire(
     },
 )
 
-WIRES = {"anthropic": ANTHROPIC, "responses": RESPONSES, "chat": CHAT, "google": GOOGLE}
+# -- Amazon Bedrock's Converse -----------------------------------------------------------------------------
+
+
+def bedrock_frames(said: Wired) -> list[bytes]:
+    frames = [_aws_event("messageStart", {"role": "assistant"})]
+    index = 0
+
+    def block(start: dict[str, Any] | None, deltas: list[dict[str, Any]]) -> None:
+        nonlocal index
+        at = {"contentBlockIndex": index}
+        if start is not None:
+            frames.append(_aws_event("contentBlockStart", {**at, "start": start}))
+        frames.extend(_aws_event("contentBlockDelta", {**at, "delta": delta}) for delta in deltas)
+        frames.append(_aws_event("contentBlockStop", at))
+        index += 1
+
+    if said.thinking:
+        deltas = [{"reasoningContent": {"text": piece}} for piece in pieces(said.thinking)]
+        block(None, [*deltas, {"reasoningContent": {"signature": said.signature}}])
+    if said.text:
+        block(None, [{"text": piece} for piece in pieces(said.text)])
+    for call_id, tool, arguments in said.calls:
+        deltas = [{"toolUse": {"input": piece}} for piece in pieces(json.dumps(arguments))]
+        block({"toolUse": {"toolUseId": call_id, "name": tool}}, deltas)
+    stop = said.stop or ("tool_use" if said.calls else "end_turn")
+    frames.append(_aws_event("messageStop", {"stopReason": stop}))
+    usage = {
+        "inputTokens": 10,
+        "cacheReadInputTokens": 30,
+        "cacheWriteInputTokens": 5,
+        "outputTokens": 20,
+        "totalTokens": 65,
+    }
+    frames.append(_aws_event("metadata", {"usage": usage, "metrics": {"latencyMs": 1}}))
+    return frames
+
+
+def _aws_event(kind: str, value: Any) -> bytes:
+    """One message of an AWS event stream: its lengths, its headers, its payload, and checksums of them."""
+    about = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    headers = b"".join(_aws_header(name, text) for name, text in about.items())
+    payload = json.dumps(value).encode()
+    lengths = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    message = lengths + struct.pack(">I", crc32(lengths)) + headers + payload
+    return message + struct.pack(">I", crc32(message))
+
+
+def _aws_header(name: str, text: str) -> bytes:
+    is_text = 7
+    return struct.pack(">B", len(name)) + name.encode() + struct.pack(">BH", is_text, len(text)) + text.encode()
+
+
+BEDROCK = Wire(
+    model="bedrock:us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+    base_path="",
+    frames=bedrock_frames,
+    stops={
+        "end_turn": "stop",
+        "tool_use": "tool_calls",
+        "max_tokens": "length",
+        "stop_sequence": "stop",
+        "guardrail_intervened": "content_filter",
+    },
+    error=lambda _, kind, message: {"__type": kind, "message": message},
+    too_long={"__type": "ValidationException", "message": "prompt is too long: 210000 tokens > 200000 maximum"},
+    # It does not count reasoning apart.
+    usage=TokenCount(prompt=45, completion=20, cached=30, total=65),
+    key=None,
+)
+
+
+# -- Groq, and Mistral -------------------------------------------------------------------------------------
+
+
+def groq_frames(said: Wired) -> list[str]:
+    """Chat Completions whose reasoning and usage have other names."""
+    *rest, usage, done = chat_frames(said)
+    told = json.loads(usage.removeprefix("data: "))
+    told["x_groq"] = {"id": "req_1", "usage": told.pop("usage")}
+    return [*(frame.replace('"reasoning_content"', '"reasoning"') for frame in rest), data(told), done]
+
+
+def mistral_frames(said: Wired) -> list[str]:
+    """Chat Completions whose calls arrive whole and all at once, and whose reasoning is a kind of content."""
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    for piece in pieces(said.thinking):
+        thought = {"type": "thinking", "thinking": [{"type": "text", "text": piece}]}
+        deltas.append({"content": [thought]})
+    deltas.extend({"content": piece} for piece in pieces(said.text))
+    calls = [
+        {"index": at, "id": call_id, "function": {"name": tool, "arguments": json.dumps(arguments)}}
+        for at, (call_id, tool, arguments) in enumerate(said.calls)
+    ]
+    if calls:
+        deltas.append({"content": "", "tool_calls": calls})
+    frames = [data(_chunk([{"index": 0, "delta": delta, "finish_reason": None}])) for delta in deltas]
+    stop = said.stop or ("tool_calls" if said.calls else "stop")
+    usage = {"prompt_tokens": 45, "completion_tokens": 20, "total_tokens": 65}
+    frames.append(data(_chunk([{"index": 0, "delta": {"content": ""}, "finish_reason": stop}]) | {"usage": usage}))
+    frames.append("data: [DONE]\n\n")
+    return frames
+
+
+GROQ = Wire(
+    model="groq:openai/gpt-oss-120b",
+    base_path="",
+    frames=groq_frames,
+    stops=CHAT.stops,
+    error=_openai_error,
+    too_long=OPENAI_TOO_LONG,
+)
+
+MISTRAL = Wire(
+    model="mistral:mistral-large-latest",
+    base_path="",
+    frames=mistral_frames,
+    stops={"stop": "stop", "tool_calls": "tool_calls", "length": "length", "model_length": "length"},
+    error=lambda _, kind, message: {"object": "error", "type": kind, "message": message, "code": "1"},
+    too_long={
+        "object": "error",
+        "type": "invalid_request_error",
+        "message": "Prompt contains 140000 tokens, too large for model with 131072 maximum context length",
+        "code": "3051",
+    },
+    usage=TokenCount(prompt=45, completion=20, total=65),
+)
+
+WIRES: dict[str, Wire] = {
+    "anthropic": ANTHROPIC,
+    "responses": RESPONSES,
+    "chat": CHAT,
+    "google": GOOGLE,
+    "bedrock": BEDROCK,
+    "groq": GROQ,
+    "mistral": MISTRAL,
+}

@@ -7,7 +7,14 @@ from helix_agents.agent.hook_events import AfterLLMCallEvent
 from helix_agents.domain.usage import TokenCount
 from helix_agents.ports.llm import ModelSettings
 
-_PROVIDERS = {"openai-chat": "openai", "google": "gcp.gemini"}
+_PROVIDERS = {
+    "openai-chat": "openai",
+    "google": "gcp.gemini",
+    "google-cloud": "gcp.vertex_ai",
+    "bedrock": "aws.bedrock",
+    "azure": "azure.ai.openai",
+    "mistral": "mistral_ai",
+}
 _FINISH_REASONS = {"tool_calls": "tool_call"}
 
 Attributes = dict[str, AttributeValue]

@@ -32,12 +32,19 @@ def wire(request: pytest.FixtureRequest) -> Wire:
 
 
 @pytest.fixture
-async def connect(server: ProviderServer) -> AsyncIterator[Callable[[Wire], PydanticAIModel]]:
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment in which AWS's library finds a region and credentials, and looks for none elsewhere."""
+    for name, value in (("REGION", "us-east-1"), ("ACCESS_KEY_ID", "an-id"), ("SECRET_ACCESS_KEY", "a-secret")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+
+@pytest.fixture
+async def connect(server: ProviderServer, aws: None) -> AsyncIterator[Callable[[Wire], PydanticAIModel]]:
     """Opens the model of a wire; all are closed after the test."""
     opened: list[PydanticAIModel] = []
 
     def connect(wire: Wire) -> PydanticAIModel:
-        model = open_model(wire.model, base_url=server.url + wire.base_path, api_key="a-key")
+        model = open_model(wire.model, base_url=server.url + wire.base_path, api_key=wire.key)
         assert isinstance(model, PydanticAIModel)
         opened.append(model)
         return model

@@ -24,17 +24,16 @@ def test_the_providers_that_come_with_the_library_are_found(name: str) -> None:
 def test_an_unknown_prefix_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UnknownModelError) as caught:
         open_model("antropic:claude")
-    assert str(caught.value) == (
-        "No provider is installed for 'antropic' models; known prefixes: anthropic:, google:, openai:, openai-chat:. "
-        "Did you mean 'anthropic:claude'?"
-    )
+    said = str(caught.value)
+    assert said.startswith("No provider is installed for 'antropic' models; known prefixes: alibaba:, anthropic:, ")
+    assert said.endswith("zai:. Did you mean 'anthropic:claude'?")
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "", "anthropic:", ":gpt-5"])
 def test_a_name_without_prefix_or_model_is_refused_with_an_example(name: str) -> None:
     with pytest.raises(UnknownModelError) as caught:
         open_model(name)
-    assert "known prefixes: anthropic:" in str(caught.value).replace("Known", "known")
+    assert "known prefixes: alibaba:, anthropic:" in str(caught.value).replace("Known", "known")
 
 
 def test_a_name_without_a_prefix_is_told_how_to_write_it() -> None:

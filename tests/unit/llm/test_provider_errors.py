@@ -18,7 +18,7 @@ from helix_agents.ports.llm import ModelSettings, ToolSpec
 from helix_agents.ports.models import open_model
 from tests.support.asking import answer_of, events_of, question
 from tests.support.provider_server import ProviderServer, Refusal, Stream
-from tests.support.provider_wire import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Wire, Wired, data, event
+from tests.support.provider_wire import ANTHROPIC, CHAT, GOOGLE, GROQ, MISTRAL, RESPONSES, Wire, Wired, data, event
 
 TWO_REPLIES = Wired(text="a fairly long reply", calls=[("call_a", "search", {"query": "high tides"})])
 
@@ -217,10 +217,11 @@ async def test_a_provider_that_says_nothing_times_out(wire: Wire, server: Provid
     assert type(error) is ModelUnavailableError
 
 
+@pytest.mark.usefixtures("aws")
 async def test_a_provider_that_cannot_be_reached_may_come_back(wire: Wire) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    model = open_model(wire.model, base_url=nobody + wire.base_path, api_key="a-key")
+    model = open_model(wire.model, base_url=nobody + wire.base_path, api_key=wire.key)
     assert isinstance(model, PydanticAIModel)
     try:
         assert type(await failure_of(model)) is ModelUnavailableError
@@ -235,6 +236,8 @@ async def test_a_provider_that_cannot_be_reached_may_come_back(wire: Wire) -> No
         (RESPONSES, "OPENAI_API_KEY"),
         (CHAT, "OPENAI_API_KEY"),
         (GOOGLE, "GOOGLE_API_KEY"),
+        (GROQ, "GROQ_API_KEY"),
+        (MISTRAL, "MISTRAL_API_KEY"),
     ],
 )
 async def test_a_missing_key_is_a_refusal_that_names_the_variable(

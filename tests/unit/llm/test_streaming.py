@@ -12,9 +12,12 @@ from helix_agents.llm.pydantic_ai import PydanticAIModel
 from helix_agents.ports.llm import TextPiece, ThinkingPiece, ToolArgumentsPiece, ToolCallEnded, ToolCallStarted
 from tests.support.asking import answer_of, events_of, question
 from tests.support.provider_server import ProviderServer, Stream
-from tests.support.provider_wire import CHAT, WIRES, Wire, Wired, data
+from tests.support.provider_wire import CHAT, MISTRAL, WIRES, Wire, Wired, data
 
 A_CALL: tuple[str, str, dict[str, Any]] = ("call_a", "search", {"query": "high tides", "limit": 3})
+
+# Mistral's library takes a reply with half a character for a broken one, and it is asked for once more.
+READ_AS_FAR_AS_POSSIBLE = [wire for wire in WIRES.values() if wire is not MISTRAL]
 
 
 def joined(events: list[Any], kind: type) -> str:
@@ -79,7 +82,7 @@ async def test_usage_counts_what_was_cached_and_what_was_reasoning(
 ) -> None:
     server.will(wire.stream(Wired(text="yes")))
     done = await answer_of(model, question())
-    assert done.usage == TokenCount(prompt=45, completion=20, reasoning=7, cached=30, total=65)
+    assert done.usage == wire.usage
 
 
 async def test_a_server_that_tells_with_every_piece_what_was_used_so_far_is_not_counted_twice(
@@ -140,6 +143,7 @@ async def test_what_a_model_says_when_it_refuses_is_kept_beside_the_reply(server
     assert reply.metadata["provider"]["refusal"] == "no"
 
 
+@pytest.mark.parametrize("wire", READ_AS_FAR_AS_POSSIBLE)
 async def test_a_character_that_arrives_in_two_halves_is_whole_and_half_a_character_is_marked(
     wire: Wire, server: ProviderServer, model: PydanticAIModel
 ) -> None:
@@ -153,6 +157,7 @@ async def test_a_character_that_arrives_in_two_halves_is_whole_and_half_a_charac
     assert encode(done.reply)
 
 
+@pytest.mark.parametrize("wire", READ_AS_FAR_AS_POSSIBLE)
 async def test_torn_characters_in_arguments_do_not_fail_the_reply(
     wire: Wire, server: ProviderServer, model: PydanticAIModel
 ) -> None:

@@ -39,6 +39,9 @@ EXTRAS = {
     "anthropic": "anthropic",
     "openai": "openai",
     "google": "google.genai",
+    "bedrock": "boto3",
+    "groq": "groq",
+    "mistral": "mistralai",
     "testing": "hypothesis",
 }
 

@@ -106,7 +106,7 @@ class UnsupportedBackendError(SetupError):
 
 
 # The likely provider of a model that is named without one.
-_PROVIDERS = {"gpt": "openai", "gem": "google"}
+_PROVIDERS = {"gpt": "openai", "gem": "google", "mis": "mistral", "dee": "deepseek", "qwe": "ollama", "lla": "ollama"}
 
 
 class UnknownModelError(SetupError):

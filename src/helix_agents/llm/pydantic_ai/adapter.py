@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from helix_agents.llm.pydantic_ai.provider_support import Support, refusal
 from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest
@@ -13,22 +13,44 @@ if TYPE_CHECKING:
     from httpx2 import AsyncClient
     from pydantic_ai.models import Model
 
+    from helix_agents.llm.pydantic_ai.connections import Connection
     from helix_agents.llm.pydantic_ai.exchange import Exchange
+
+ConnectionT = TypeVar("ConnectionT", bound="Connection")
 
 
 class PydanticAIModel(LLMAdapter):
     """Any model that Pydantic AI can reach. `build` creates it, in a thread, when it is first asked.
 
-    `build` gets an HTTP client for the model's provider; `close` closes it. One instance serves any number of sessions,
-    and any event loop, one loop at a time. `provider_tools` says which tools its provider runs; without it, that is
-    found out when the model is first asked.
+    `build` gets an HTTP client for the model's provider, or what `connect` opens instead; `close` closes it. One
+    instance serves any number of sessions, and any event loop, one loop at a time. `provider_tools` says which tools
+    its provider runs; without it, that is found out when the model is first asked.
     """
 
+    @overload
     def __init__(
         self, name: str, build: "Callable[[AsyncClient], Model[Any]]", *, provider_tools: Support | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        build: "Callable[[ConnectionT], Model[Any]]",
+        *,
+        connect: "Callable[[], ConnectionT]",
+        provider_tools: Support | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        build: "Callable[[Any], Model[Any]]",
+        *,
+        connect: "Callable[[], Connection] | None" = None,
+        provider_tools: Support | None = None,
     ) -> None:
         self._name = name
         self._build = build
+        self._connect = connect
         self._provider_tools = provider_tools
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Task[Exchange]] | None = None
 
@@ -77,7 +99,7 @@ class PydanticAIModel(LLMAdapter):
     def _load(self) -> "Exchange":
         from helix_agents.llm.pydantic_ai.exchange import Exchange
 
-        return Exchange(self._name, self._build)
+        return Exchange(self._name, self._build, self._connect)
 
 
 def _failed(task: "asyncio.Task[Exchange]") -> bool:

@@ -3,12 +3,30 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from httpx2 import AsyncClient, Response
-from pydantic_ai.models import create_async_httpx2_client
+from httpx2 import AsyncClient
+from pydantic_ai.models import create_async_http_client, create_async_httpx2_client
 
-_arriving: ContextVar[list[Response] | None] = ContextVar("arriving_responses", default=None)
+if TYPE_CHECKING:
+    import httpx
+
+
+class Connection(Protocol):
+    """What a model is asked through: an HTTP client, or a client of a provider's own library."""
+
+    async def aclose(self) -> None: ...
+
+
+class _Response(Protocol):
+    """What the responses of both generations of HTTPX have in common."""
+
+    @property
+    def is_success(self) -> bool: ...
+    async def aclose(self) -> None: ...
+
+
+_arriving: ContextVar[list[_Response] | None] = ContextVar("arriving_responses", default=None)
 
 
 def open_client() -> AsyncClient:
@@ -18,12 +36,19 @@ def open_client() -> AsyncClient:
     return client
 
 
+def open_older_client() -> "httpx.AsyncClient":
+    """The same for libraries that take only a client of the older HTTPX."""
+    client = create_async_http_client()
+    client.event_hooks = {**client.event_hooks, "response": [_note]}
+    return client
+
+
 class OpenResponses:
     """The responses that one request is reading, closed at its end: some libraries leave one open when its reader stops
     early."""
 
     def __init__(self) -> None:
-        self._responses: list[Response] = []
+        self._responses: list[_Response] = []
 
     @contextmanager
     def noted(self) -> Generator[None]:
@@ -48,7 +73,7 @@ class OpenResponses:
             await response.aclose()
 
 
-async def _note(response: Response) -> None:
+async def _note(response: _Response) -> None:
     arriving = _arriving.get()
     if arriving is not None:
         arriving.append(response)

@@ -4,13 +4,12 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, cast
 
-from httpx2 import AsyncClient
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import ModelResponse, ModelResponseStreamEvent
 from pydantic_ai.models import Model, StreamedResponse
 
 from helix_agents.domain.errors import ModelError, ModelRefusedError, ModelUnavailableError
-from helix_agents.llm.pydantic_ai.connections import OpenResponses, open_client
+from helix_agents.llm.pydantic_ai.connections import Connection, OpenResponses, open_client
 from helix_agents.llm.pydantic_ai.conversations import Conversations
 from helix_agents.llm.pydantic_ai.failures import as_model_error
 from helix_agents.llm.pydantic_ai.messages import MessageConverter
@@ -26,17 +25,19 @@ class Exchange:
         ModelRefusedError: the model cannot be set up, for example because a key is missing.
     """
 
-    def __init__(self, name: str, build: Callable[[AsyncClient], Model[Any]]) -> None:
+    def __init__(
+        self, name: str, build: Callable[[Any], Model[Any]], connect: Callable[[], Connection] | None = None
+    ) -> None:
         self._name = name
-        self._client = open_client()
         try:
-            self._model = build(self._client)
+            self._connection = open_client() if connect is None else connect()
+            self._model = build(self._connection)
         except Exception as problem:
             raise as_model_error(name, problem) from problem
         self._conversations = Conversations(MessageConverter(name, self._model))
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._connection.aclose()
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         reader = ReplyReader(self._name)

@@ -1,5 +1,6 @@
 """What went wrong at a provider, sorted by what helps: wait, try again, shorten the history, or change the request."""
 
+import json
 import re
 from math import isfinite
 from typing import Any
@@ -34,7 +35,7 @@ _KINDS: tuple[tuple[type[Exception], type[ModelError]], ...] = (
 )
 
 # Their sentence continues with advice for users of their library.
-_NO_KEY = re.compile(r"Set the `(\w+)` environment variable")
+_NO_KEY = re.compile(r"Set the `(\w+)`.* environment variable")
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425})
 _TOO_LARGE = 413
 
@@ -110,9 +111,23 @@ def _reason(problem: Exception) -> str:
 
 
 def _own_words(body: object) -> str | None:
-    """The sentence in a provider's error body, wherever it is."""
+    """The sentence in a provider's error body, wherever it is. Mistral's body arrives as a text, and AWS's library
+    names its parts anew."""
     match body:
-        case {"error": {"message": str() as message}} | {"message": str() as message}:
+        case str():
+            return _own_words(_read(body))
+        case (
+            {"error": {"message": str() as message}}
+            | {"message": str() as message}
+            | {"Error": {"Message": str() as message}}
+        ):
             return message
         case _:
             return None
+
+
+def _read(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -55,6 +55,7 @@ OPENAI = Support(
     }
 )
 OPENAI_CHAT = Support(kinds={WebSearch: _settings("user_location", "context_size")}, only="-search-preview")
+NOTHING = Support(kinds={})
 GOOGLE = Support(
     kinds={WebSearch: _settings(), WebFetch: _settings(), CodeExecution: _settings(), FileSearch: _settings("stores")},
     alone=("gemini-1", "gemini-2", "gemini-pro", "gemma"),
@@ -65,6 +66,7 @@ PROVIDERS: Mapping[str, Support] = {
     "openai": OPENAI,
     "openai-chat": OPENAI_CHAT,
     "google": GOOGLE,
+    "google-cloud": GOOGLE,
 }
 
 

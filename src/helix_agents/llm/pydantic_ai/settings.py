@@ -63,7 +63,9 @@ def settings_of(request: ModelRequest, model: Model[Any]) -> ModelSettings:
         settings |= _outcomes_wanted(request, model)
     settings |= ours.provider_options
     # Only the engine retries: it knows the budget, honours the provider's requested wait, and can be interrupted.
-    settings["max_retries"] = 0
+    # Where this is no setting, the connection was opened without retries.
+    settings.pop("max_retries", None)
+    settings |= {} if "max_retries" in model.unsupported_settings else {"max_retries": 0}
     return cast("ModelSettings", settings)
 
 
@@ -96,7 +98,9 @@ def _cache_anchor(request: ModelRequest, model: Model[Any]) -> dict[str, Any]:
         return {}
     # A prompt is read tools first, so an anchor at the instructions covers both; without instructions, the last tool
     # has to carry it.
-    return {"anthropic_cache_instructions" if request.instructions else "anthropic_cache_tool_definitions": ttl}
+    # Anthropic's models on Bedrock are told under Bedrock's name.
+    at = "instructions" if request.instructions else "tool_definitions"
+    return {f"{model.system}_cache_{at}": ttl}
 
 
 def _outcomes_wanted(request: ModelRequest, model: Model[Any]) -> dict[str, Any]:

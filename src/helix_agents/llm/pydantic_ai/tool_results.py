@@ -36,12 +36,22 @@ _DOCUMENTS = (
     r"application/(pdf|msword|vnd\.ms-excel|vnd\.openxmlformats-officedocument\.(wordprocessingml\.document"
     r"|spreadsheetml\.sheet))|text/(plain|csv|html|markdown)"
 )
+_CHAT = _Reads(rf"{_PICTURES}|application/pdf", _ADDRESS_OF_A_PICTURE)
+_GOOGLE = _Reads(r"image/(png|jpeg|webp|heic|heif)|audio/.*|video/.*|application/pdf|text/.*")
+_TEXT_ALONE = _Reads("(?!)")
 # An API that is not listed is given everything.
 _READS = {
+    **dict.fromkeys(("alibaba", "azure", "fireworks", "heroku", "litellm", "moonshotai", "nebius"), _CHAT),
+    **dict.fromkeys(("ollama", "openrouter", "ovhcloud", "together", "vercel", "vllm", "zai"), _CHAT),
+    **dict.fromkeys(("cerebras", "deepseek", "sambanova"), _TEXT_ALONE),
     "anthropic": _Reads(rf"{_PICTURES}|application/pdf|text/plain", rf"{_ADDRESS_OF_A_PICTURE}|application/pdf"),
     "openai": _Reads(rf"{_PICTURES}|{_DOCUMENTS}", rf"{_ADDRESS_OF_A_PICTURE}|{_DOCUMENTS}"),
-    "openai-chat": _Reads(rf"{_PICTURES}|application/pdf", _ADDRESS_OF_A_PICTURE),
-    "google": _Reads(r"image/(png|jpeg|webp|heic|heif)|audio/.*|video/.*|application/pdf|text/.*"),
+    "openai-chat": _CHAT,
+    "google": _GOOGLE,
+    "google-cloud": _GOOGLE,
+    "bedrock": _Reads(rf"{_PICTURES}|{_DOCUMENTS}"),
+    "groq": _Reads(_PICTURES, _ADDRESS_OF_A_PICTURE),
+    "mistral": _CHAT,
 }
 
 
