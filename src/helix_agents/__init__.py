@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from helix_agents.domain.capability_errors import CapabilityError as CapabilityError
     from helix_agents.domain.checkpoints import Checkpoint as Checkpoint
     from helix_agents.domain.chunks import StreamChunk as StreamChunk
+    from helix_agents.domain.errors import CallFailedError as CallFailedError
     from helix_agents.domain.errors import DefinitionError as DefinitionError
     from helix_agents.domain.errors import HelixError as HelixError
     from helix_agents.domain.memories import MemoryRecord as MemoryRecord
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
     from helix_agents.domain.writes import Update as Update
     from helix_agents.engine.requests.cleanup import expired_session_cleanup as expired_session_cleanup
     from helix_agents.engine.services import EngineOptions as EngineOptions
+    from helix_agents.flows.flow import flow as flow
+    from helix_agents.flows.flow_run import FlowRun as FlowRun
     from helix_agents.llm.prompt_cache import anthropic_cache as anthropic_cache
     from helix_agents.llm.scripted import RoutingScriptedModel as RoutingScriptedModel
     from helix_agents.llm.scripted import ScriptedModel as ScriptedModel
@@ -153,6 +156,7 @@ _HOME: dict[str, str] = {
     "Backend": "helix_agents.ports.backend",
     "BranchPoint": "helix_agents.domain.sessions",
     "Budget": "helix_agents.domain.budgets",
+    "CallFailedError": "helix_agents.domain.errors",
     "Checkpoint": "helix_agents.domain.checkpoints",
     "CodeExecution": "helix_agents.ports.provider_tools",
     "Compaction": "helix_agents.agent.compaction",
@@ -242,6 +246,8 @@ _HOME: dict[str, str] = {
     "bearer_tokens": "helix_agents.server.auth",
     "client_tool": "helix_agents.agent.client_tools",
     "expired_session_cleanup": "helix_agents.engine.requests.cleanup",
+    "flow": "helix_agents.flows.flow",
+    "FlowRun": "helix_agents.flows.flow_run",
     "open_backend": "helix_agents.ports.backend",
     "open_model": "helix_agents.ports.models",
     "remote_agent_tool": "helix_agents.server.remote",
@@ -282,6 +288,7 @@ __all__ = [
     "BackgroundEmbeddingExecutor",
     "BranchPoint",
     "Budget",
+    "CallFailedError",
     "CapabilityError",
     "Checkpoint",
     "CodeExecution",
@@ -299,6 +306,7 @@ __all__ = [
     "FallbackModel",
     "File",
     "FileSearch",
+    "FlowRun",
     "ForgetToolResults",
     "Happened",
     "HashingEmbedder",
@@ -378,6 +386,7 @@ __all__ = [
     "bearer_tokens",
     "client_tool",
     "expired_session_cleanup",
+    "flow",
     "open_backend",
     "open_embedder",
     "open_model",

@@ -17,6 +17,11 @@ SAYS = {
         "one run, attempt 2",
         "letters sent to Ann",
     ],
+    "durable_flow.py": [
+        "the first process ended with SIGKILL",
+        "Ann paid 450; tea is packed, milk is packed; Tea in, worries out.",
+        "in the ledger: Ann 450",
+    ],
     "ask_a_human.py": [
         "client_tool: where_are_you",
         "question: ask_human {'question': 'Window or aisle?', 'options': None}",

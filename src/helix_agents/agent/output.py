@@ -68,6 +68,18 @@ class OutputType(Generic[OutputT]):
         except REFUSALS as problem:
             raise ToolInputError(FINISH_TOOL, refusal(problem)) from problem
 
+    def arguments(self, value: Any) -> dict[str, JSON]:
+        """The arguments of `__finish__` with which a program hands in this value.
+
+        Raises:
+            ToolOutputError: it is not what the agent has to produce.
+        """
+        try:
+            data = self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
+        except REFUSALS as problem:
+            raise ToolOutputError(FINISH_TOOL, refusal(problem)) from problem
+        return data if self._wrapper is None else {WRAPPED_UNDER: data}
+
     def check(self, result: Any, tool: str) -> JSON:
         """The output that a `finish_with` tool returned, in the form it is stored.
 

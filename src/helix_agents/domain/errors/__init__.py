@@ -68,7 +68,12 @@ HelixError
 │   ├── ModelOverloadedError       rate limits and overload: worth a retry
 │   ├── ModelUnavailableError      network, time-outs, server errors: worth a retry
 │   ├── ModelRefusedError          the provider refused the request as it is
-│   └── ContextTooLongError        the history no longer fits
+│   ├── ContextTooLongError        the history no longer fits
+│   ├── FlowFailedError            the function of a flow raised an exception
+│   ├── FlowInputError             it was not given what it takes
+│   ├── FlowChangedError           it is another one than before
+│   └── FlowStuckError             it waits for something that is no call
+├── CallFailedError                the caller is a flow
 ├── VaultError                     an operator looks after the vault and its backups
 │   ├── VaultNotInitialisedError
 │   ├── VaultAlreadyExistsError
@@ -181,6 +186,13 @@ from helix_agents.domain.errors.conflicts import (
     StaleStateError,
     SupersededError,
 )
+from helix_agents.domain.errors.flows import (
+    CallFailedError,
+    FlowChangedError,
+    FlowFailedError,
+    FlowInputError,
+    FlowStuckError,
+)
 from helix_agents.domain.errors.models import (
     ContextTooLongError,
     ModelError,
@@ -245,6 +257,7 @@ __all__ = [
     "BackupKeyMismatchError",
     "BackupTooNewError",
     "BudgetExhaustedError",
+    "CallFailedError",
     "CallerError",
     "CheckpointNotFoundError",
     "ChunkTooLargeError",
@@ -255,6 +268,10 @@ __all__ = [
     "DeliveryNotFoundError",
     "DepsNotOpenedError",
     "ExecutorClosedError",
+    "FlowChangedError",
+    "FlowFailedError",
+    "FlowInputError",
+    "FlowStuckError",
     "ForeignFileError",
     "HelixError",
     "IncompleteStoreError",

@@ -72,7 +72,7 @@ class Corrections:
                     self._answered = True
             elif _is_reminder(message):
                 self._reminders += 1
-            elif _begins_turn(message):
+            elif begins_turn(message):
                 # This message waited behind open calls, and is the turn's own message from here on.
                 self._by_tool.clear()
                 self._reminders = 0
@@ -83,12 +83,13 @@ class Corrections:
 def _turn_start(transcript: Sequence[Message], end: int) -> int:
     """The index after the turn's own message, which is the last message before `end` that starts a turn."""
     for place in range(end, 0, -1):
-        if _begins_turn(transcript[place - 1]):
+        if begins_turn(transcript[place - 1]):
             return place
     return 0
 
 
-def _begins_turn(message: Message) -> bool:
+def begins_turn(message: Message) -> bool:
+    """Whether a turn starts with this message; hidden notices in between start none."""
     return isinstance(message, UserMessage) and message.metadata.get("helix") not in _BEGIN_NO_TURN
 
 

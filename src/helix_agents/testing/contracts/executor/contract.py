@@ -9,6 +9,7 @@ from helix_agents.testing.contracts.executor.deadlines import DeadlinesContract
 from helix_agents.testing.contracts.executor.deploys import DeploysContract
 from helix_agents.testing.contracts.executor.entry_table import EntryTableContract
 from helix_agents.testing.contracts.executor.expiring import ExpiringContract
+from helix_agents.testing.contracts.executor.flows import FlowsContract
 from helix_agents.testing.contracts.executor.hooks import HooksContract
 from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.long_conversations import LongConversationsContract
@@ -44,6 +45,7 @@ class ExecutorContract(
     PicturesContract,
     ModelsContract,
     ProviderToolsContract,
+    FlowsContract,
     BudgetsContract,
     LongConversationsContract,
     SkillsContract,

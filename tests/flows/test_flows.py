@@ -1,0 +1,456 @@
+"""What the function of a flow may do, what it is given, and what it is told when it cannot go on."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from helix_agents import (
+    Agent,
+    AnyAgent,
+    Budget,
+    CallFailedError,
+    Completed,
+    DefinitionError,
+    Executor,
+    Failed,
+    FailRun,
+    FlowRun,
+    Image,
+    RetryTool,
+    ScriptedModel,
+    Suspended,
+    Text,
+    ToolAnswer,
+    ToolContext,
+    ToolFailed,
+    UserMessage,
+    client_tool,
+    flow,
+    tool,
+)
+from helix_agents.flows.replay import MOST_AT_ONCE
+
+
+class Place(BaseModel):
+    """Somewhere."""
+
+    name: str
+    tags: list[str] = []
+
+
+@dataclass
+class Pair:
+    """Two numbers."""
+
+    left: int
+    right: int
+
+
+@tool
+async def double(number: int) -> int:
+    """Double a number."""
+    return 2 * number
+
+
+@tool
+def place(name: str, tags: list[str] | None = None) -> Place:
+    """Find a place."""
+    return Place(name=name, tags=tags or [])
+
+
+@tool
+async def pair(left: int, *, right: int) -> Pair:
+    """Make a pair."""
+    return Pair(left, right)
+
+
+@tool
+async def who(ctx: ToolContext, suffix: str) -> str:
+    """Say whose run it is."""
+    return f"{ctx.agent}{suffix}"
+
+
+@tool
+async def fail(how: str) -> str:
+    """Fail."""
+    match how:
+        case "finally":
+            raise ToolFailed("no such thing")
+        case "once more":
+            raise RetryTool("try again")
+        case "run":
+            raise FailRun("enough")
+        case _:
+            raise ValueError("a bug")
+
+
+@tool
+async def picture() -> Image:
+    """Draw."""
+    return Image.of(b"pixels", "image/png")
+
+
+@client_tool
+def locate(street: str) -> Place:
+    """Ask the client where that is."""
+    raise NotImplementedError
+
+
+async def result_of(agent: AnyAgent, message: Any = "Go", **settings: Any) -> Any:
+    async with Executor.open("memory://", agents=[agent], **settings) as helix:
+        async with asyncio.timeout(30):
+            return await (await helix.execute(agent, message, "s-1")).result()
+
+
+async def output_of(agent: AnyAgent, message: Any = "Go") -> Any:
+    result = await result_of(agent, message)
+    assert isinstance(result, Completed), result
+    return result.output  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+async def failure_of(agent: AnyAgent, message: Any = "Go") -> Failed:
+    result = await result_of(agent, message)
+    assert isinstance(result, Failed), result
+    return result
+
+
+async def test_results_are_what_the_tools_returned() -> None:
+    @flow(tools=[double, place, pair, who, picture])
+    async def collect(run: FlowRun) -> str:
+        """Collect."""
+        found = [
+            await run.call(double, 2),
+            await run.call(place, "Rome", tags=["old"]),
+            await run.call(pair, 1, right=2),
+            await run.call(who, suffix="!"),
+        ]
+        drawn: Any = await run.call(picture)
+        return f"{found} {type(drawn).__name__}"
+
+    assert await output_of(collect) == "[4, Place(name='Rome', tags=['old']), Pair(left=1, right=2), 'collect!'] Image"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "returned"),
+    [(int, 3), (list[int], [1, 2]), (Place, Place(name="Rome")), (dict[str, int], {"a": 1}), (None, None), (str, "x")],
+)
+async def test_what_the_function_returns_is_the_output(wanted: Any, returned: Any) -> None:
+    async def give(run: FlowRun) -> Any:
+        """Give."""
+        return returned
+
+    give.__annotations__["return"] = wanted
+    assert await output_of(flow(give)) == returned
+
+
+async def test_an_output_of_another_type_than_promised_fails_the_run() -> None:
+    @flow
+    async def give(run: FlowRun) -> int:
+        """Give."""
+        return "three"  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+    failure = await failure_of(give)
+    assert failure.code == "flow_failed"
+    assert "valid integer" in failure.error
+
+
+async def test_the_message_is_read_as_the_function_takes_it() -> None:
+    @flow
+    async def as_text(run: FlowRun, message: str) -> str:
+        """Take a text."""
+        return message
+
+    @flow
+    async def as_place(run: FlowRun, where: Place) -> str:
+        """Take a place."""
+        return where.name
+
+    @flow
+    async def as_message(run: FlowRun, message: UserMessage) -> str:
+        """Take it all."""
+        return f"{len(message.content)} {run.message is message} {run.session_id}"
+
+    parts = [UserMessage(content=(Text(text="Look:"), Image.of(b"pixels", "image/png"), Text(text="nice")))]
+    assert await output_of(as_text, "hello") == "hello"
+    assert await output_of(as_text, parts) == "Look:\nnice"
+    assert await output_of(as_text, [UserMessage(content="one"), UserMessage(content="two")]) == "one\n\ntwo"
+    assert await output_of(as_place, '{"name": "Rome"}') == "Rome"
+    assert await output_of(as_message, parts) == "3 True s-1"
+    failure = await failure_of(as_place, "Rome, please")
+    assert failure.code == "flow_input_invalid"
+    assert failure.error.startswith("Flow 'as_place' cannot start with this message: ")
+
+
+async def test_each_message_starts_the_function_anew_and_it_may_read_what_came_before() -> None:
+    @flow(tools=[double])
+    async def count(run: FlowRun, message: str) -> str:
+        """Count."""
+        await run.call(double, 1)
+        return f"{message} after {len(run.history)}"
+
+    async with Executor.open("memory://", agents=[count]) as helix:
+        assert [await helix.run(count, word, session_id="s-1") for word in ("one", "two")] == [
+            "one after 0",
+            "two after 4",
+        ]
+
+
+async def test_every_way_to_wait_for_several_calls_works() -> None:
+    @flow(tools=[double, fail])
+    async def wait(run: FlowRun) -> str:
+        """Wait."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run.call(double, number)) for number in (1, 2)]
+        done, _ = await asyncio.wait([asyncio.ensure_future(run.call(double, number)) for number in (3, 4)])
+        mixed = await asyncio.gather(run.call(double, 5), run.call(fail, "finally"), return_exceptions=True)
+        queue: asyncio.Queue[int] = asyncio.Queue()
+
+        async def produce() -> None:
+            for number in (6, 7):
+                await queue.put(await run.call(double, number))
+
+        producer = asyncio.create_task(produce())
+        queued = [await queue.get(), await queue.get()]
+        await producer
+        await asyncio.sleep(0)
+        return f"{[t.result() for t in tasks]} {sorted(t.result() for t in done)} {mixed[0]} {mixed[1]} {queued}"
+
+    assert await output_of(wait) == "[2, 4] [6, 8] 10 fail failed (tool_failed): no such thing [12, 14]"
+
+
+async def test_more_calls_than_a_step_may_make_are_made_in_several() -> None:
+    @flow(tools=[double])
+    async def many(run: FlowRun) -> int:
+        """Make many calls."""
+        return sum(await asyncio.gather(*(run.call(double, number) for number in range(2 * MOST_AT_ONCE + 3))))
+
+    async with Executor.open("memory://", agents=[many]) as helix:
+        assert await helix.run(many, "Go", session_id="s-1") == sum(range(2 * MOST_AT_ONCE + 3)) * 2
+        messages = (await helix.sessions.messages("s-1", limit=200)).items[::-1]
+        replies = [len(each.message.tool_calls) for each in messages if each.message.role == "assistant"]
+        assert replies == [MOST_AT_ONCE, MOST_AT_ONCE, 3, 1]
+
+
+async def test_a_function_starts_once_in_a_process_and_again_where_its_turn_goes_on(tmp_path: Path) -> None:
+    starts: list[str] = []
+
+    def counting() -> AnyAgent:
+        @flow(tools=[double, locate])
+        async def counting(run: FlowRun) -> int:
+            """Count."""
+            starts.append("started")
+            total = sum([await run.call(double, number) for number in range(5)])
+            await run.call(locate, street="Via Appia")
+            return total + sum([await run.call(double, number) for number in range(5)])
+
+        return counting
+
+    url = f"sqlite:///{tmp_path}/flows.db"
+    async with Executor.open(url, agents=[first := counting()]) as helix:
+        result = await (await helix.execute(first, "Go", "s-1")).result()
+        assert isinstance(result, Suspended)
+        assert starts == ["started"]
+    async with Executor.open(url, agents=[second := counting()]) as helix:
+        answer = ToolAnswer(result={"name": "Rome"})
+        await helix.submit_tool_result("s-1", result.pending[0].tool_call_id, answer)
+        assert await (await helix.resume(second, "s-1")).output() == 40
+        assert starts == ["started", "started"]
+
+
+async def test_a_function_that_had_to_make_room_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helix_agents.flows.flow.MOST_KEPT", 1)
+
+    @flow(tools=[double])
+    async def count(run: FlowRun, word: str) -> str:
+        """Count."""
+        return f"{word} {sum([await run.call(double, number) for number in range(4)])}"
+
+    async with Executor.open("memory://", agents=[count]) as helix:
+        said = await asyncio.gather(*(helix.run(count, f"{at}", session_id=f"s-{at}") for at in range(5)))
+        assert said == [f"{at} 12" for at in range(5)]
+
+
+async def test_a_call_that_fails_is_an_exception_with_the_code_of_the_tools_error() -> None:
+    @flow(tools=[fail, place])
+    async def catch(run: FlowRun) -> str:
+        """Catch."""
+        told: list[str] = []
+        for how in ("finally", "once more", "by accident", "once more", "once more", "once more"):
+            try:
+                await run.call(fail, how)
+            except CallFailedError as problem:
+                told.append(f"{problem.why}: {problem.message}")
+        try:
+            await run.call(place, name=3)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+        except CallFailedError as problem:
+            told.append(problem.why)
+        return "; ".join(dict.fromkeys(told))
+
+    assert await output_of(catch) == (
+        "tool_failed: no such thing; retry_requested: try again; tool_execution_failed: ValueError: a bug; "
+        "invalid_arguments"
+    )
+
+
+async def test_a_tool_and_a_function_may_fail_the_run() -> None:
+    @flow(tools=[fail])
+    async def give_up(run: FlowRun, how: str) -> str:
+        """Give up."""
+        if how == "itself":
+            raise FailRun("enough")
+        return await run.call(fail, how)
+
+    assert (await failure_of(give_up, "run")).code == "tool_failed_run"
+    by_itself = await failure_of(give_up, "itself")
+    assert (by_itself.code, by_itself.error) == ("hook_failed_run", "enough")
+    uncaught = await failure_of(give_up, "finally")
+    assert (uncaught.code, uncaught.error) == (
+        "flow_failed",
+        "Flow 'give_up' failed: CallFailedError: fail failed (tool_failed): no such thing",
+    )
+
+
+async def test_a_result_that_is_not_what_the_tool_promises_is_a_failed_call() -> None:
+    @flow(tools=[locate])
+    async def ask(run: FlowRun) -> str:
+        """Ask the client."""
+        return (await run.call(locate, street="Via Appia")).name
+
+    async with Executor.open("memory://", agents=[ask]) as helix:
+        result = await (await helix.execute(ask, "Go", "s-1")).result()
+        assert isinstance(result, Suspended)
+        assert result.pending[0].input == {"street": "Via Appia"}
+        answer = ToolAnswer(result={"name": "Rome"})
+        await helix.submit_tool_result("s-1", result.pending[0].tool_call_id, answer)
+        assert await (await helix.resume(ask, "s-1")).output() == "Rome"
+
+
+async def _sleeps(run: FlowRun) -> str:
+    await asyncio.sleep(0.1)
+    return "never"
+
+
+async def _times_out(run: FlowRun) -> str:
+    async with asyncio.timeout(1):
+        return f"{await run.call(double, 1)}"
+
+
+async def _asks_the_time(run: FlowRun) -> str:
+    return str(asyncio.get_running_loop().time())
+
+
+async def _uses_a_thread(run: FlowRun) -> str:
+    return await asyncio.to_thread(str, "never")
+
+
+async def _waits_for_nothing(run: FlowRun) -> str:
+    await asyncio.Event().wait()
+    return "never"
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (_sleeps, "it waits for time to pass"),
+        (_times_out, "it asks what time it is"),
+        (_asks_the_time, "it asks what time it is"),
+        (_uses_a_thread, "it starts a thread"),
+        (_waits_for_nothing, "it waits for something that is not a call of its own"),
+    ],
+)
+async def test_a_function_that_waits_for_something_else_is_told_what_to_do(
+    function: Callable[..., Any], told: str
+) -> None:
+    failure = await failure_of(flow(name="lazy", tools=[double])(function))
+    assert failure.code == "flow_stuck"
+    assert failure.error.startswith(f"Flow 'lazy' cannot go on: {told}")
+
+
+async def test_a_function_is_let_go_of_without_making_calls_or_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    ended: list[str] = []
+
+    @flow(tools=[double, locate])
+    async def tidy(run: FlowRun) -> str:
+        """Clean up."""
+        background = asyncio.create_task(run.call(double, 3))
+        try:
+            await run.call(locate, street="Via Appia")
+        finally:
+            ended.append("ended")
+            await run.call(double, 4)
+        return f"{await background}"
+
+    async with Executor.open("memory://", agents=[tidy]) as helix:
+        result = await (await helix.execute(tidy, "Go", "s-1")).result()
+        assert isinstance(result, Suspended)
+        answer = ToolAnswer(result={"name": "Rome"})
+        await helix.submit_tool_result("s-1", result.pending[0].tool_call_id, answer)
+        assert await (await helix.resume(tidy, "s-1")).output() == "6"
+        numbers = [
+            call.arguments
+            for each in (await helix.sessions.messages("s-1")).items
+            if each.message.role == "assistant"
+            for call in each.message.tool_calls
+            if call.name == "double"
+        ]
+    assert sorted(map(str, numbers)) == ["{'number': 3}", "{'number': 4}"]
+    assert capsys.readouterr().err == ""
+
+
+async def test_a_flow_calls_only_what_it_was_given() -> None:
+    other = Agent(name="other", model=ScriptedModel(["no"]))
+
+    @flow
+    async def reach(run: FlowRun, whom: str) -> str:
+        """Reach out."""
+        return f"{await run.call(double, 1)}" if whom == "tool" else await run.ask(other, "Hello")
+
+    told = "Flow 'reach': it calls 'double', which is not among its tools; add it to tools=[…]."
+    assert told in (await failure_of(reach, "tool")).error
+    told = "it asks 'other', which is not among its agents; add it to agents=[…]."
+    assert told in (await failure_of(reach, "agent")).error
+
+
+def test_a_function_that_cannot_be_a_flow_is_refused_when_it_is_defined() -> None:
+    def plain(run: FlowRun) -> str:
+        return "no"
+
+    async def untyped(run: FlowRun):  # type: ignore[no-untyped-def]
+        return "no"
+
+    async def greedy(run: FlowRun, one: str, two: str) -> str:
+        return "no"
+
+    async def odd(run: FlowRun, message: asyncio.Lock) -> str:
+        return "no"
+
+    define: Any = flow
+    for function, told in (
+        (plain, "a flow is made from an async function"),
+        (untyped, "its function does not say what it returns"),
+        (greedy, "its function takes the run and, if it wants it, the message"),
+        (odd, "its message cannot be read as message"),
+    ):
+        with pytest.raises(DefinitionError, match=told):
+            define(function)
+
+
+async def test_only_whom_a_flow_asks_costs_something() -> None:
+    writer = Agent(name="writer", model=ScriptedModel(["Words."]), prices=lambda *_: 0.25)
+
+    @flow(agents=[writer], budget=Budget(cost_usd=1))
+    async def spend(run: FlowRun) -> str:
+        """Spend."""
+        return await run.ask(writer, "Write")
+
+    async with Executor.open("memory://", agents=[spend]) as helix:
+        handle = await helix.execute(spend, "Go", "s-1")
+        assert await handle.output() == "Words."
+        spent = (await helix.sessions.get("s-1")).spent
+        assert spent is not None
+        assert spent.total.cost_usd == 0.25
