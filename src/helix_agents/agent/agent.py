@@ -221,7 +221,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         """Every tool the agent may call except `__finish__`: its own tools, and those of its capabilities, companions,
         memory, skills and workspace."""
         bundled = (tool for bundle in self.capabilities for tool in bundle.tools)
-        reading = () if self.skill_provider is None else skill_tools(self.skill_provider)
+        reading = () if self.skill_provider is None else skill_tools(self.skill_provider, self.workspace)
         working = () if self.workspace is None else self.workspace.tools
         return (*self.tools, *bundled, *self.companion_tools, *tools_of(self.memory), *reading, *working)
 

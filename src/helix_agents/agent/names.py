@@ -13,6 +13,9 @@ LOAD_SKILL = "load_skill"
 READ_SKILL_FILE = "read_skill_file"
 """The tool with which a model reads a file of a skill."""
 
+COPY_SKILL = "workspace_copy_skill"
+"""The tool with which a model copies the files of a skill into its workspace."""
+
 SUBAGENT = "subagent__"
 """Prefix of the tools that delegate a call to another agent."""
 

@@ -14,8 +14,9 @@ from helix_agents.agent.calling import is_async
 from helix_agents.agent.choices import check_text
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.failures import ToolFailed
-from helix_agents.agent.names import LOAD_SKILL, READ_SKILL_FILE
+from helix_agents.agent.names import COPY_SKILL, LOAD_SKILL, READ_SKILL_FILE
 from helix_agents.agent.tools import Tool
+from helix_agents.agent.workspace import Workspace
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.summaries import not_summarised
@@ -143,6 +144,10 @@ class SkillList:
         text = found.files[plain]
         return text if range is None else range.of(text)
 
+    async def read_bytes(self, name: str, path: str) -> bytes | None:
+        text = await self.read_resource(name, path)
+        return None if text is None else text.encode()
+
 
 _: type[SkillProvider] = SkillList
 
@@ -192,7 +197,7 @@ def provider_of(given: GivenSkills | None) -> SkillProvider | None:
     return SkillList(given) if given else None
 
 
-def skills_fragment(skills: Sequence[SkillInfo], active: Sequence[LoadedSkill] = ()) -> str:
+def skills_fragment(skills: Sequence[SkillInfo], active: Sequence[LoadedSkill] = (), *, can_copy: bool = False) -> str:
     """What the instructions say about skills: the same bytes for the same skills, in whichever order they come; empty
     if there are none. It does not depend on which skills the model has read: that is part of the conversation."""
     if not skills:
@@ -206,7 +211,7 @@ def skills_fragment(skills: Sequence[SkillInfo], active: Sequence[LoadedSkill] =
     if active:
         parts.append(_ACTIVE)
         parts += [
-            f'<skill name="{each.name}"{_LOADED}>\n{skill_text(each)}\n</skill>'
+            f'<skill name="{each.name}"{_LOADED}>\n{skill_text(each, can_copy=can_copy)}\n</skill>'
             for each in sorted(active, key=lambda each: each.name)
         ]
     return "\n\n".join(parts)
@@ -220,15 +225,17 @@ def _line(text: str) -> str:
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def skill_text(skill: LoadedSkill) -> str:
-    """What a model reads of a skill: its text, and the list of files that come with it."""
+def skill_text(skill: LoadedSkill, *, can_copy: bool = False) -> str:
+    """What a model reads of a skill: its text, and the list of files that come with it, which a model that has a
+    workspace can also copy."""
     body = skill.body.strip()
     if not skill.files:
         return body
     files = [f"- {path}" for path in skill.files[:MOST_FILES_TOLD]]
     if len(skill.files) > MOST_FILES_TOLD:
         files.append(f"- and {len(skill.files) - MOST_FILES_TOLD} more")
-    return "\n".join((body, "", f"Files of this skill, for `{READ_SKILL_FILE}`:", *files))
+    use = f"`{READ_SKILL_FILE}`" + (f", or `{COPY_SKILL}` if they are to be run" if can_copy else "")
+    return "\n".join((body, "", f"Files of this skill, for {use}:", *files))
 
 
 def loaded_skills(messages: Sequence[Message]) -> frozenset[str]:
@@ -240,8 +247,8 @@ def loaded_skills(messages: Sequence[Message]) -> frozenset[str]:
     return frozenset(name for name in names if isinstance(name, str))
 
 
-def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
-    """The tools with which a model reads skills and their files."""
+def skill_tools(provider: SkillProvider, workspace: Workspace | None = None) -> tuple[Tool[..., Any], ...]:
+    """The tools with which a model reads skills and their files, and copies these into its workspace if it has one."""
 
     async def load_skill(ctx: ToolContext[Any, Any], name: str) -> str:
         """Read a skill: the text that tells you how to do a kind of task.
@@ -249,7 +256,7 @@ def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
         Args:
             name: The name of the skill, as in <available_skills>.
         """
-        text = skill_text(await _found(provider, name))
+        text = skill_text(await found_skill(provider, name), can_copy=workspace is not None)
         if any(each.content == text for each in _loads_in(not_summarised(ctx.transcript))):
             return f"The skill {name!r} is already loaded: you have its text above, and it has not changed."
         ctx.emit(SKILL_LOADED, {"name": name})
@@ -279,13 +286,18 @@ def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
         if not isinstance(text, str | None):
             raise TypeError(f"read_resource has to return a text or None, but returned a {type(text).__name__}")
         if text is None:
-            found = await _found(provider, skill)
+            found = await found_skill(provider, skill)
             raise ToolFailed(f"The skill {skill!r} has no file {path!r}. {_there_are('It has', found.files)}")
         if not text and first > 1:
             raise ToolFailed(f"The file {path!r} has no line {first}.")
         return text
 
-    return built_in_tool(LOAD_SKILL, load_skill), built_in_tool(READ_SKILL_FILE, read_skill_file)
+    reading = built_in_tool(LOAD_SKILL, load_skill), built_in_tool(READ_SKILL_FILE, read_skill_file)
+    if workspace is None:
+        return reading
+    from helix_agents.agent.skill_copies import copy_skill_tool
+
+    return *reading, copy_skill_tool(provider, workspace)
 
 
 def _loads_in(messages: Sequence[Message]) -> Iterator[ToolMessage]:
@@ -294,7 +306,12 @@ def _loads_in(messages: Sequence[Message]) -> Iterator[ToolMessage]:
             yield each
 
 
-async def _found(provider: SkillProvider, name: str) -> LoadedSkill:
+async def found_skill(provider: SkillProvider, name: str) -> LoadedSkill:
+    """The text of a skill that a model named.
+
+    Raises:
+        ToolFailed: there is no such skill; says which there are.
+    """
     found = await skill_of(provider, name)
     if found is None:
         known = sorted(each.name for each in await provider.list_skills())

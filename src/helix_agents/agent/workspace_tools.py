@@ -54,7 +54,7 @@ def workspace_tools(workspace: Workspace) -> tuple[Tool[..., Any], ...]:
     return tuple(tools)
 
 
-def _told(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+def tells_model(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
     """Tells the model what the provider refused, because the model can do something about it."""
 
     @wraps(function)
@@ -71,7 +71,7 @@ def _told(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
 def _reading_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
     most_bytes, most_shown = workspace.most_file_bytes, workspace.most_shown
 
-    @_told
+    @tells_model
     async def read_file(
         ctx: ToolContext[Any, Any],
         path: str,
@@ -95,7 +95,7 @@ def _reading_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         text = _text(path, raw)
         return _lines_of(path, text, start_line, end_line, most_shown)
 
-    @_told
+    @tells_model
     async def ls(ctx: ToolContext[Any, Any], path: str = "") -> str:
         """List what is in a folder of your workspace.
 
@@ -106,7 +106,7 @@ def _reading_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         found = await files.list(path, most=MOST_ENTRIES)
         return _cut([_line_for(each) for each in found], most_shown) if found else "The folder is empty."
 
-    @_told
+    @tells_model
     async def glob(ctx: ToolContext[Any, Any], pattern: Annotated[str, Field(max_length=500)]) -> str:
         """Find files of your workspace by their paths.
 
@@ -118,7 +118,7 @@ def _reading_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         fitting = [_line_for(each) for each in found if matches(each.path, pattern)]
         return _cut(fitting, most_shown, sentence) if fitting else f"No file name matches {pattern!r}.{sentence}"
 
-    @_told
+    @tells_model
     async def search(
         ctx: ToolContext[Any, Any],
         text: Annotated[str, Field(min_length=1, max_length=1_000)],
@@ -170,7 +170,7 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
             )
         return raw
 
-    @_told
+    @tells_model
     async def write_file(ctx: ToolContext[Any, Any], path: str, content: str) -> str:
         """Write a text file in your workspace, with the folders it is in. What the file contained before is replaced.
 
@@ -183,7 +183,7 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         await files.write(path, raw)
         return f"Wrote {len(raw):,} bytes to {path!r}."
 
-    @_told
+    @tells_model
     async def edit(
         ctx: ToolContext[Any, Any],
         path: str,
@@ -215,7 +215,7 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
                 return f"Replaced {count} {'place' if count == 1 else 'places'} in {path!r}."
         raise ToolFailed(f"Others keep changing {path!r}; nothing was changed.")
 
-    @_told
+    @tells_model
     async def delete(ctx: ToolContext[Any, Any], path: str, with_contents: bool = False) -> str:
         """Delete a file or a folder of your workspace.
 
@@ -227,7 +227,7 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
         there = await files.delete(path, with_contents=with_contents)
         return f"Deleted {path!r}." if there else f"There is nothing at {path!r}."
 
-    @_told
+    @tells_model
     async def move(ctx: ToolContext[Any, Any], path: str, target: str) -> str:
         """Move or rename a file or folder of your workspace.
 
@@ -251,7 +251,7 @@ def _changing_tools(workspace: Workspace) -> Sequence[Tool[..., Any]]:
 def _shell_tool(workspace: Workspace) -> Tool[..., Any]:
     most_shown, longest = workspace.most_shown, workspace.command_seconds
 
-    @_told
+    @tells_model
     async def run(
         ctx: ToolContext[Any, Any],
         command: Annotated[str, Field(min_length=1, max_length=100_000)],

@@ -13,7 +13,14 @@ from helix_agents.domain.records import encode
 from helix_agents.domain.sessions import SessionState
 
 CHANGING_TOOLS = frozenset(
-    {"workspace_write_file", "workspace_edit", "workspace_delete", "workspace_move", "workspace_run"}
+    {
+        "workspace_write_file",
+        "workspace_edit",
+        "workspace_delete",
+        "workspace_move",
+        "workspace_copy_skill",
+        "workspace_run",
+    }
 )
 """The tools whose results mean that files of the workspace may have changed."""
 

@@ -1,7 +1,7 @@
 """What the engine needs from a provider of skills: the list, the text of one, and the files that come with it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from helix_agents.domain.records import Record
 
@@ -54,4 +54,14 @@ class SkillProvider(Protocol):
 
         Models choose the path, and may be influenced by what they read: nothing outside the skill may be reachable.
         """
+        ...
+
+
+@runtime_checkable
+class SkillFiles(Protocol):
+    """What a provider of skills may have besides: the files as they are. Without it, a workspace gets copies of their
+    texts, and no other files."""
+
+    async def read_bytes(self, name: str, path: str) -> bytes | None:
+        """A whole file of a skill, byte for byte; None if the path is not a file inside this skill."""
         ...

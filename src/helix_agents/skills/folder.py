@@ -3,18 +3,20 @@
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from helix_agents.agent.failures import ToolFailed
 from helix_agents.agent.skills import inside
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.engine.log import log_event
-from helix_agents.ports.skills import LineRange, LoadedSkill, SkillInfo, SkillProvider
+from helix_agents.ports.skills import LineRange, LoadedSkill, SkillFiles, SkillInfo, SkillProvider
 from helix_agents.skills.skill_file import MOST_BYTES, SKILL_FILE, SkillFile, SkillFileError, parse_skill_file
 from helix_agents.system import beside_the_caller
+
+T = TypeVar("T")
 
 MOST_FILES = 1_000
 MOST_BYTES_OF_A_FILE = 10_000_000
@@ -82,7 +84,16 @@ class SkillFolder:
         Raises:
             ToolFailed: it is not text, or is too large to read.
         """
-        return await asyncio.to_thread(self._open, name, path, range)
+        text = await asyncio.to_thread(self._open, name, path, _text_of)
+        return text if text is None or range is None else range.of(text)
+
+    async def read_bytes(self, name: str, path: str) -> bytes | None:
+        """A whole file of a skill, byte for byte; None if the path is not a file inside its folder.
+
+        Raises:
+            ToolFailed: it is too large to read.
+        """
+        return await asyncio.to_thread(self._open, name, path, _bytes_of)
 
     def _scan(self) -> dict[str, tuple[Path, SkillFile]]:
         """The skills by name, with their folders; only files that have changed are read."""
@@ -117,16 +128,14 @@ class SkillFolder:
         files = tuple(sorted(_files_in(folder)))
         return LoadedSkill(name=skill.name, description=skill.description, body=skill.body, files=files)
 
-    def _open(self, name: str, path: str, range: LineRange | None) -> str | None:
+    def _open(self, name: str, path: str, read: Callable[[Path, str], T]) -> T | None:
         found, plain = self._scan().get(name), inside(path)
         file = None if found is None or plain is None else _within(found[0], plain)
-        if file is None:
-            return None
-        text = _text_of(file, path)
-        return text if range is None else range.of(text)
+        return None if file is None else read(file, path)
 
 
 _: type[SkillProvider] = SkillFolder
+__: type[SkillFiles] = SkillFolder
 
 
 def _candidates(root: Path) -> Iterator[Path]:
@@ -206,12 +215,16 @@ def _files_in(folder: Path) -> Iterator[str]:
                 return
 
 
-def _text_of(file: Path, path: str) -> str:
+def _bytes_of(file: Path, path: str) -> bytes:
     with file.open("rb") as opened:
         raw = opened.read(MOST_BYTES_OF_A_FILE + 1)
     if len(raw) > MOST_BYTES_OF_A_FILE:
         raise ToolFailed(f"The file {path!r} has more than {MOST_BYTES_OF_A_FILE:,} bytes, so it is not read.")
+    return raw
+
+
+def _text_of(file: Path, path: str) -> str:
     try:
-        return raw.decode("utf-8-sig").replace("\r\n", "\n")
+        return _bytes_of(file, path).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as problem:
         raise ToolFailed(f"The file {path!r} is not readable text: it is not UTF-8.") from problem

@@ -51,7 +51,7 @@ async def _ask(scope: RunScope, provider: SkillProvider) -> str:
     for name in wanted:
         if name not in known:
             _warn(scope, "skills.preload_unknown", name, "there is no such skill")
-    return storable(skills_fragment(list(listed.values()), loaded))
+    return storable(skills_fragment(list(listed.values()), loaded, can_copy=scope.agent.workspace is not None))
 
 
 def _usable(scope: RunScope, listed: Sequence[SkillInfo]) -> dict[str, SkillInfo]:

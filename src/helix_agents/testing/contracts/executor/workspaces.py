@@ -7,6 +7,7 @@ import pytest
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human
+from helix_agents.agent.skills import Skill
 from helix_agents.agent.tools import tool
 from helix_agents.agent.workspace import Workspace
 from helix_agents.domain.messages import ToolMessage
@@ -173,6 +174,43 @@ class WorkspacesContract(ScenarioContract):
             [*_, (output, error)] = await _results(helix)
         assert (output.startswith("Exit code 3.\none\n"), "SECRET_OF_THE_HOST" in output, error) == (True, False, False)
         assert folders.only == {"a.txt": "one\n", "b.txt": "two\n"}
+
+    async def test_a_script_of_a_skill_runs_once_it_was_copied_and_a_rewind_takes_the_copy_back(
+        self, open_executor: OpenExecutor, folders: _Folders
+    ) -> None:
+        script = (
+            call("load_skill", {"name": "tides"}),
+            call("workspace_copy_skill", {"skill": "tides"}),
+            call("workspace_run", {"command": "cd skills/tides && sh bin/high.sh"}),
+            "High water is at 6:12.",
+        )
+        tides = Skill(
+            name="tides",
+            description="Reads tide tables.",
+            body="Run bin/high.sh.",
+            files={"bin/high.sh": "grep high brest.txt\n", "brest.txt": "high 6:12\nlow 12:30\n"},
+        )
+        agent, _ = _agent(folders, *script, skills=[tides])
+        async with open_executor() as helix:
+            await suspended(await helix.execute(agent, "When is high water?", SESSION))
+        agent, _ = _agent(folders, *script, skills=[tides])
+        async with open_executor(agents=[agent]) as helix:
+            [pending] = (await helix.list_pending()).items
+            answer = ApprovalAnswer(approved=True)
+            await helix.submit_tool_result(SESSION, pending.tool_call_id, answer, approval_id=pending.approval_id)
+            assert await completed(await helix.resume(agent, SESSION)) == "High water is at 6:12."
+            told = (
+                "Run bin/high.sh.\n\nFiles of this skill, for `read_skill_file`, or `workspace_copy_skill` if they are "
+                "to be run:\n- bin/high.sh\n- brest.txt"
+            )
+            copied, ran = "Copied to skills/tides: bin/high.sh, brest.txt.", "Exit code 0.\nhigh 6:12"
+            assert await _results(helix) == [(told, False), (copied, False), (ran, False)]
+            assert folders.only == {f"skills/tides/{path}": text for path, text in tides.files.items()}
+            loaded = (await helix.sessions.checkpoints(SESSION)).items[-1]
+            await helix.rewind(SESSION, loaded.checkpoint_id)
+            later, _ = _agent(folders, script[0], "Never mind.", skills=[tides])
+            assert await completed(await helix.execute(later, "Never mind", SESSION)) == "Never mind."
+            assert folders.only == {}
 
     async def test_a_process_that_dies_between_opening_a_workspace_and_its_commit_leaves_one_that_is_found_again(
         self, open_executor: OpenExecutor, folders: _Folders
