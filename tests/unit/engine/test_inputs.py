@@ -15,14 +15,19 @@ from helix_agents.domain.errors import (
     InvalidStateError,
     UnstorableValueError,
 )
-from helix_agents.domain.pending import ToolAnswer
-from helix_agents.domain.sessions import BranchPoint
+from helix_agents.domain.pending import PendingFilter, ToolAnswer
+from helix_agents.domain.sessions import BranchPoint, SessionFilter
 from helix_agents.domain.writes import StepWrites
 from helix_agents.llm.scripted import ScriptedModel
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing.contracts.executor.stage import SESSION
 
 WRONG: Any = 5
+
+
+def untyped(value: object) -> Any:
+    """What nobody looks at the type of."""
+    return value
 
 
 def agent() -> Agent[Any, str, Any]:
@@ -47,6 +52,8 @@ async def helix() -> AsyncGenerator[Executor]:
         ({"user_id": WRONG}, InvalidInputError, "This user id cannot be used: it is of type int; give a text"),
         ({"metadata": {"a": WRONG}}, InvalidInputError, "This metadata cannot be used: .*; give a dict of texts"),
         ({"tags": [WRONG]}, InvalidInputError, "it is of type int; give a text"),
+        ({"branch": "s-1"}, InvalidInputError, "This branch cannot be used: it is of type str; give BranchPoint"),
+        ({"branch": BranchPoint(from_session_id="")}, InvalidIdError, "it is empty"),
         ({"model": WRONG}, InvalidInputError, 'it is 5; give a name like "openai:gpt-5", or a model adapter'),
         ({"hooks": Hooks}, InvalidInputError, "This hook cannot be used: .*derives from Hooks"),
         ({"state": {"a": 1}}, InvalidStateError, "the agent has no state; define it with Agent"),
@@ -152,3 +159,19 @@ async def test_what_is_given_for_one_call_is_not_forgotten_where_others_drive(
     with pytest.raises(InvalidInputError, match="drives no runs; give them to the agent, or to a worker"):
         await helix.execute(agent(), "Hello", **given)
     assert (await helix.sessions.list()).total == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (lambda helix: helix.list_pending("s-1"), r"of type str; give PendingFilter\(root_session_id=…\)"),
+        (lambda helix: helix.list_pending(PendingFilter(states=untyped("waiting"))), "Expected `array`, got `str`"),
+        (lambda helix: helix.sessions.list("s-1"), r"of type str; give SessionFilter\(user_id=…\)"),
+        (lambda helix: helix.sessions.list(SessionFilter(tags=untyped("abc"))), "Expected `array`, got `str`"),
+        (lambda helix: helix.usage_by_day("s-1"), r"of type str; give UsageFilter\(session_id=…\)"),
+        (lambda helix: helix.sessions.update_state(SESSION, {"a": 1}), r"of type dict; give StepWrites\(ops="),
+    ],
+)
+async def test_what_is_no_filter_and_no_change_is_told_what_to_write(helix: Executor, asked: Any, told: str) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        await asked(helix)

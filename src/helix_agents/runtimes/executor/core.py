@@ -59,6 +59,7 @@ from helix_agents.runtimes.executor.inputs import (
     Input,
     check_agent,
     check_budget_of_call,
+    check_filter,
     check_if_running,
     check_resume,
     messages_of,
@@ -407,11 +408,21 @@ class ExecutorCore:
     async def list_pending(
         self, where: PendingFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[PendingCall]:
-        """The calls that wait for an answer, across all sessions."""
+        """The calls that wait for an answer, across all sessions.
+
+        Raises:
+            InvalidInputError: it is not a filter, or one of its conditions is of the wrong type.
+        """
+        check_filter(where, PendingFilter, "root_session_id=…")
         return await self._services.store.list_pending(where, offset=offset, limit=limit)
 
     async def usage_by_day(self, where: UsageFilter | None = None) -> tuple[UsageOfDay, ...]:
-        """The usage of all sessions, added up per day (in UTC), agent and source; the newest day first."""
+        """The usage of all sessions, added up per day (in UTC), agent and source; the newest day first.
+
+        Raises:
+            InvalidInputError: it is not a filter, or one of its conditions is of the wrong type.
+        """
+        check_filter(where, UsageFilter, "session_id=…")
         return await self._usage.get_usage_by_day(where)
 
     async def interrupt(self, session_id: SessionId, reason: str | None = None) -> InterruptOutcome:

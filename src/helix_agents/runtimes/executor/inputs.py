@@ -14,10 +14,13 @@ from helix_agents.domain.door import check_input
 from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
 from helix_agents.domain.messages import UserMessage, is_blank
+from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.recollections import is_recollection
 from helix_agents.domain.records import check_given
+from helix_agents.domain.sessions import BranchPoint, SessionFilter
 from helix_agents.domain.skills import SKILLS
 from helix_agents.domain.summaries import summarised_by
+from helix_agents.domain.usage import UsageFilter
 from helix_agents.engine.requests.going_on import ResumeMode
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
@@ -85,6 +88,30 @@ def user_of(given: str | None) -> str | None:
     """
     if given is not None:
         check_input(given, str, "user id", "give a text")
+    return given
+
+
+def check_filter(given: object, kind: type[PendingFilter | SessionFilter | UsageFilter], example: str) -> None:
+    """Reject a filter that could only fail or match nothing, such as the id of a session in its place.
+
+    Raises:
+        InvalidInputError: it is something else, or one of its conditions is of the wrong type.
+    """
+    if given is not None:
+        check_input(given, kind, "filter", f"give {kind.__name__}({example})")
+
+
+def branch_of(given: BranchPoint | None) -> BranchPoint | None:
+    """Where a branch starts.
+
+    Raises:
+        InvalidInputError: it is something else.
+        InvalidIdError: it names no session that could exist.
+    """
+    if given is not None:
+        cure = "give BranchPoint(from_session_id=…), with checkpoint_id=… for an earlier point"
+        check_input(given, BranchPoint, "branch", cure)
+        check_id(given.from_session_id)
     return given
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.checkpoints import Checkpoint
-from helix_agents.domain.door import check_merge
+from helix_agents.domain.door import check_input, check_merge
 from helix_agents.domain.errors import WorkspaceFailedError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StreamId, check_id, check_new_session_id
 from helix_agents.domain.messages import StoredMessage, ToolMessage
@@ -21,6 +21,7 @@ from helix_agents.engine.workspace_in_hand import owns
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.workspaces import WorkspaceFiles, WorkspaceProvider
+from helix_agents.runtimes.executor.inputs import check_filter
 
 
 class Sessions:
@@ -60,7 +61,12 @@ class Sessions:
     async def list(
         self, where: SessionFilter | None = None, *, offset: int = 0, limit: int = DEFAULT_LIMIT
     ) -> Page[SessionSummary]:
-        """Matching sessions, newest first."""
+        """Matching sessions, newest first.
+
+        Raises:
+            InvalidInputError: it is not a filter, or one of its conditions is of the wrong type.
+        """
+        check_filter(where, SessionFilter, "user_id=…")
         return await self._store.list_sessions(where, offset=offset, limit=limit)
 
     async def messages(
@@ -119,9 +125,11 @@ class Sessions:
 
         Raises:
             SessionNotFoundError: there is no such session.
+            InvalidInputError: these are no writes.
             InvalidStateError: the state would no longer fit the agent; nothing was stored.
             InvalidWriteError: an append meets something that is not a list; nothing was stored.
         """
+        check_input(writes, StepWrites, "change of the state", "give StepWrites(ops=(Replace(key=…, value=…),))")
         check_merge(writes)
         session = await self.get(session_id)
         agent = await self._agent_of(session)

@@ -16,7 +16,7 @@ from helix_agents.domain.errors import (
     SessionAlreadyExistsError,
     SessionNotFoundError,
 )
-from helix_agents.domain.ids import RunId, SessionId, check_id
+from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.queued import QueuedTurn, run_id_for
 from helix_agents.domain.sessions import BranchPoint
@@ -26,7 +26,7 @@ from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.beginnings import Beginnings
 from helix_agents.runtimes.executor.handle import A_MOMENT, LOOK_AGAIN, RunHandle
-from helix_agents.runtimes.executor.inputs import IfRunning, metadata_of, tags_of, user_of
+from helix_agents.runtimes.executor.inputs import IfRunning, branch_of, metadata_of, tags_of, user_of
 from helix_agents.runtimes.executor.turn_queue import QueuedRunHandle, TurnQueue
 
 
@@ -57,10 +57,8 @@ def new_session(
     Raises:
         InvalidInputError: an argument is invalid.
     """
-    if branch is not None:
-        check_id(branch.from_session_id)
     return NewSession(
-        branch=branch,
+        branch=branch_of(branch),
         state=state,
         user_id=user_of(user_id),
         tags=tags_of(tags),
