@@ -135,6 +135,7 @@ if TYPE_CHECKING:
     from helix_agents.tracing.hooks import OpenTelemetryHooks as OpenTelemetryHooks
     from helix_agents.workspaces.in_memory import InMemoryWorkspaces as InMemoryWorkspaces
     from helix_agents.workspaces.local import LocalWorkspaces as LocalWorkspaces
+    from helix_agents.workspaces.sandbox import Sandbox as Sandbox
 
 # Where each public name lives. Importing this package must stay cheap, so a module is loaded only when it is needed.
 _HOME: dict[str, str] = {
@@ -235,6 +236,7 @@ _HOME: dict[str, str] = {
     "UserMessage": "helix_agents.domain.messages",
     "InMemoryWorkspaces": "helix_agents.workspaces.in_memory",
     "LocalWorkspaces": "helix_agents.workspaces.local",
+    "Sandbox": "helix_agents.workspaces.sandbox",
     "WebFetch": "helix_agents.ports.provider_tools",
     "WebSearch": "helix_agents.ports.provider_tools",
     "Webhook": "helix_agents.runtimes.executor.webhooks",
@@ -348,6 +350,7 @@ __all__ = [
     "RunRecord",
     "RunResult",
     "RunStatus",
+    "Sandbox",
     "Schedule",
     "ScriptedModel",
     "ServedAgent",

@@ -3,20 +3,18 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from helix_agents.ports.workspaces import CommandResult
-
-SHELL = "/bin/sh"
 
 _LAST_WORDS_SECONDS = 1.0
 """How long to wait for the end of an output after its command has ended: a process that left the group may hold it."""
 
 
 async def run_command(
-    command: str, *, folder: Path, env: Mapping[str, str], timeout_seconds: float, most_bytes: int
+    command: Sequence[str], *, folder: Path, env: Mapping[str, str], timeout_seconds: float, most_bytes: int
 ) -> CommandResult:
     """Run a command with everything it starts in its own process group, which is killed when the command has ended,
     when its time is up, and when the caller is cancelled."""
@@ -27,7 +25,7 @@ async def run_command(
         try:
             with os.fdopen(writing, "wb", buffering=0) as theirs:
                 process = await asyncio.create_subprocess_exec(
-                    *(SHELL, "-c", command),
+                    *command,
                     cwd=folder,
                     env=dict(env),
                     stdin=asyncio.subprocess.DEVNULL,

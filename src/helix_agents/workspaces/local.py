@@ -1,4 +1,4 @@
-"""Workspaces as folders on this machine, with a shell that runs as the user of this process."""
+"""Workspaces as folders on this machine, with a shell that runs as the user of this process, or in a sandbox."""
 
 import asyncio
 import os
@@ -20,9 +20,10 @@ from helix_agents.ports.workspaces import (
     WorkspaceSnapshots,
 )
 from helix_agents.system import beside_the_caller
-from helix_agents.workspaces.commands import run_command
 from helix_agents.workspaces.folder_snapshots import FolderSnapshots
 from helix_agents.workspaces.guarded_folder import FILES, GuardedFolder
+from helix_agents.workspaces.sandbox import Sandbox
+from helix_agents.workspaces.shell import Shell
 
 _SUBJECT = "LocalWorkspaces"
 _REF = re.compile(r"[a-z0-9-]{1,100}")
@@ -31,10 +32,10 @@ _REF = re.compile(r"[a-z0-9-]{1,100}")
 class LocalWorkspaces:
     """Workspaces in folders below a root: `Workspace(LocalWorkspaces("work"), capabilities=["fs", "shell"])`.
 
-    File tools reach nothing outside a workspace. **The shell is not isolated**: a command may do whatever the user of
-    this process may do, read other workspaces and reach the network. Let a person approve commands, or run the whole
-    process in a container that holds nothing else. Of the process's environment, a command sees only a `PATH` and what
-    is given here; its home is the workspace.
+    File tools reach nothing outside a workspace. **Without a sandbox, the shell is not isolated**: a command may do
+    whatever the user of this process may do, read other workspaces and reach the network. Give it a `Sandbox()`, let a
+    person approve commands, or run the whole process in a container that holds nothing else. Of the process's
+    environment, a command sees only a `PATH` and what is given here; its home is the workspace.
 
     Sessions that move between machines need a root that all of them can see.
 
@@ -42,6 +43,7 @@ class LocalWorkspaces:
         root: The folder in which each workspace gets a folder, relative to the module that defines this; created when
             needed.
         env: The environment variables of commands.
+        sandbox: What commands may reach; everything that this process may reach if left out.
         name: How sessions refer to it. If a program has several, each needs its own name.
         snapshot_bytes: The largest workspace to make a snapshot of; no snapshot is made of a larger one.
 
@@ -56,6 +58,7 @@ class LocalWorkspaces:
         root: str | Path,
         *,
         env: Mapping[str, str] | None = None,
+        sandbox: Sandbox | None = None,
         name: str = "local",
         snapshot_bytes: int = 256_000_000,
     ) -> None:
@@ -68,8 +71,10 @@ class LocalWorkspaces:
                 raise DefinitionError(_SUBJECT, f"env[{key!r}]={value!r} is not a string.")
         check_whole(_SUBJECT, "snapshot_bytes", snapshot_bytes, 1)
         self.root = beside_the_caller(__name__) / root
+        if sandbox is not None:
+            _check_sandbox(sandbox, self.root)
         self.provider_id = name
-        self._env = dict(env or {})
+        self._shell = Shell(env or {}, sandbox)
         self._snapshot_bytes = snapshot_bytes
 
     def __repr__(self) -> str:
@@ -97,7 +102,7 @@ class LocalWorkspaces:
                 f"there is no such folder in {self.root}. It was deleted, or is on another machine: sessions that move "
                 "between machines need a root that all of them see.",
             )
-        return _Files(folder, self._env)
+        return _Files(folder, self._shell)
 
     async def delete(self, owner: WorkspaceOwner, ref: WorkspaceRef | None) -> None:
         await asyncio.to_thread(self.folder(owner.key if ref is None else ref.ref).remove)
@@ -119,10 +124,16 @@ class LocalWorkspaces:
 _: type[WorkspaceProvider] = LocalWorkspaces
 
 
+def _check_sandbox(sandbox: object, root: Path) -> None:
+    if not isinstance(sandbox, Sandbox):
+        raise DefinitionError(_SUBJECT, f"sandbox={sandbox!r} is not a Sandbox(…).")
+    sandbox.check_root(root)
+
+
 class _Files:
-    def __init__(self, folder: GuardedFolder, env: Mapping[str, str]) -> None:
+    def __init__(self, folder: GuardedFolder, shell: Shell) -> None:
         self._folder = folder
-        self._env = env
+        self._shell = shell
 
     async def read(self, path: str, *, most_bytes: int) -> bytes:
         return await asyncio.to_thread(self._folder.read, path, most_bytes)
@@ -141,8 +152,7 @@ class _Files:
 
     async def run(self, command: str, *, timeout_seconds: float, most_bytes: int) -> CommandResult:
         files = self._folder.root / self._folder.name / FILES
-        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(files), **self._env}
-        return await run_command(command, folder=files, env=env, timeout_seconds=timeout_seconds, most_bytes=most_bytes)
+        return await self._shell.run(command, files=files, timeout_seconds=timeout_seconds, most_bytes=most_bytes)
 
 
 class _Snapshots:
