@@ -384,3 +384,23 @@ async def test_readers_hear_once_of_the_end_of_a_child_that_a_dead_run_told_befo
         assert len(await ends(parts)) == 1
         (ref,) = await parts.state.get_sub_session_refs(SESSION)
         assert ref.status == "interrupted"
+
+
+async def test_readers_hear_once_of_the_end_of_a_child_whose_call_has_the_id_of_a_later_one():
+    """After a rewind the model makes the same call again, for another child, and the process dies."""
+    agent = writer(_waiting_helper(), "Well then.")
+    async with await open_backend("memory://called-the-same") as parts, asyncio.timeout(20):
+        await _leave_waiting(parts, agent)
+        async with Executor(**settings_on(parts, agent)) as first:
+            await first.rewind(SESSION, "beginning")
+        # The second child waits as well, which its parent has not said yet.
+        await die_at(StopAt(kind="run_batch", effect=2, side="after"), parts, agent, SESSION, "Again.")
+        async with Executor(**settings_on(parts, agent)) as second:
+            await second.recover()
+            await second.idle()
+            first_child, _ = sorted(await parts.state.get_sub_session_refs(SESSION), key=lambda ref: ref.created_at)
+            assert first_child.status == "interrupted"
+            assert await ends(parts) == [("interrupted", None)]
+            assert await (await second.execute(agent, "Never mind.", SESSION)).output() == "Well then."
+        assert [status for status, _ in await ends(parts)] == ["interrupted", "terminated"]
+        assert {ref.tool_call_id for ref in await parts.state.get_sub_session_refs(SESSION)} == {"help"}

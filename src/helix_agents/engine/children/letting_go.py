@@ -55,9 +55,10 @@ async def end_forgotten_children(
     """
     store, session = scope.services.store, scope.session
     over: list[SubSessionRefUpdate] = []
-    kept = {planned.tool_call_id for planned in going_on}
+    kept = {planned.child_session_id or planned.tool_call_id for planned in going_on}
     for ref in refs:
-        if ref.status != "running" or ref.tool_call_id in kept:
+        # A call may have the id of one that was rewound, whose child is another; a companion is one for many calls.
+        if ref.status != "running" or (ref.sub_session_id if ref.mode == "ephemeral" else ref.tool_call_id) in kept:
             continue
         own = await own_end(store, ref)
         if own is None and ref.mode == "persistent" and not await _works_for_a_call(scope, ref.sub_session_id):
