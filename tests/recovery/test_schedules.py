@@ -131,3 +131,33 @@ async def test_a_schedule_that_is_paused_or_deleted_while_it_waits_behind_others
         assert (await helix.sweep()).scheduled == 1
         await within(helix.idle())
         assert [each.session_id for each in (await helix.sessions.list()).items] == ["of-a"]
+
+
+@pytest.mark.parametrize("later", [None, 3600])
+async def test_a_turn_that_starts_while_its_schedule_is_changed_is_counted_and_starts_nowhere_else(
+    later: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    at = past if later is None else past + timedelta(seconds=later)
+    async with (
+        await open_backend(f"memory://changed-meanwhile-{later}") as parts,
+        Executor(**settings_on(parts, CLERK)) as helix,
+    ):
+        await helix.schedules.set("once", CLERK, "Tick", at=past, session_id="first")
+        start_run = parts.state.start_run
+
+        async def changed_meanwhile(start: StartRun) -> RunStartCommitted:
+            monkeypatch.undo()
+            await helix.schedules.set("once", CLERK, "Tock", at=at, session_id="second")
+            return await start_run(start)
+
+        monkeypatch.setattr(parts.state, "start_run", changed_meanwhile)
+        assert (await helix.sweep()).scheduled == 1
+        assert (await helix.sweep()).scheduled == 0
+        await within(helix.idle())
+        assert [each.session_id for each in (await helix.sessions.list()).items] == ["first"]
+        schedule = await helix.schedules.find("once")
+        assert schedule is not None
+        assert schedule.last is not None
+        assert (schedule.times, schedule.last.session_id, schedule.session_id) == (1, "first", "second")
+        assert schedule.next_at == (None if later is None else round(at.timestamp() * 1000))

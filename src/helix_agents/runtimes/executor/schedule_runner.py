@@ -129,12 +129,24 @@ class ScheduleRunner:
             self._tell_once(schedule, problem.code, "schedule.left", code=problem.code, problem=str(problem))
             return False
         self._told.pop(schedule.schedule_id, None)
-        times = schedule.times + (last.run_id is not None)
-        moved = replace(schedule, next_at=next_at, last=last, times=times, revision=self._services.ids.new("revision"))
-        with suppress(ScheduleChangedError):
-            await self._services.store.save_schedule(moved, replaces=schedule.revision)
-            return last.run_id is not None
-        return False
+        return await self._move_on(schedule, last, next_at) and last.run_id is not None
+
+    async def _move_on(self, schedule: Schedule, last: LastTime, next_at: int | None) -> bool:
+        """Record what became of a due time, and move the schedule on; False if another process did. What somebody
+        changed in it meanwhile stands, and starts no second turn for this time."""
+        store, created_at = self._services.store, schedule.created_at
+        while True:
+            times, revision = schedule.times + (last.run_id is not None), self._services.ids.new("revision")
+            moved = replace(schedule, next_at=next_at, last=last, times=times, revision=revision)
+            with suppress(ScheduleChangedError):
+                await store.save_schedule(moved, replaces=schedule.revision)
+                return True
+            changed = await store.find_schedule(schedule.schedule_id)
+            if changed is None or changed.created_at != created_at or _is_recorded(changed, last.due_at):
+                return False
+            schedule, next_at = changed, changed.next_at
+            if next_at == last.due_at:
+                next_at = await asyncio.to_thread(next_time, schedule, next_at, store.now_ms())
 
     async def _begin(self, agent: AnyAgent, schedule: Schedule, due_at: int) -> LastTime:
         """Start the turn of one due time, or record why it was not started."""
@@ -184,6 +196,10 @@ class ScheduleRunner:
         if self._told.get(schedule.schedule_id) != reason:
             self._told[schedule.schedule_id] = reason
             log_event(event, logging.WARNING, schedule_id=schedule.schedule_id, **details)
+
+
+def _is_recorded(schedule: Schedule, due_at: int) -> bool:
+    return schedule.last is not None and schedule.last.due_at >= due_at
 
 
 def session_of(schedule: Schedule, due_at: int) -> SessionId:
