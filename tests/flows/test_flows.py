@@ -178,7 +178,7 @@ async def test_the_message_is_read_as_the_function_takes_it() -> None:
     parts = [UserMessage(content=(Text(text="Look:"), Image.of(b"pixels", "image/png"), Text(text="nice")))]
     assert await output_of(as_text, "hello") == "hello"
     assert await output_of(as_text, parts) == "Look:\nnice"
-    assert await output_of(as_text, [UserMessage(content="one"), UserMessage(content="two")]) == "one\n\ntwo"
+    assert await output_of(as_text, [UserMessage(content="one"), UserMessage(content="two")]) == "two"
     assert await output_of(as_place, '{"name": "Rome"}') == "Rome"
     assert await output_of(as_message, parts) == "3 True s-1"
     failure = await failure_of(as_place, "Rome, please")
@@ -360,7 +360,7 @@ async def _waits_for_nothing(run: FlowRun) -> str:
         (_times_out, "it asks what time it is"),
         (_asks_the_time, "it asks what time it is"),
         (_uses_a_thread, "it starts a thread"),
-        (_waits_for_nothing, "it waits for something that is not a call of its own"),
+        (_waits_for_nothing, "it waits in line "),
     ],
 )
 async def test_a_function_that_waits_for_something_else_is_told_what_to_do(

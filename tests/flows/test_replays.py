@@ -83,9 +83,11 @@ def run_through(program: Any, outcomes: Sequence[str], *, kept: Callable[[], boo
         if replay is not None and kept():
             replay.give(replies_in(messages[told:]))
         else:
-            replay = Replay("play", {"note": note}, "s-1", turn_in(messages), lambda run: play(run, program))
+            turn = turn_in(messages)
+            replay = Replay("play", {"note": note}, "s-1", turn, lambda run: play(run, program))
+            replay.give(turn.replies)
         told = len(messages)
-        match replay.next():
+        match replay.next(retried=False):
             case Returned(value=value):
                 return value, ran
             case Calls(calls=calls):

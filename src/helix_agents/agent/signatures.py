@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from helix_agents.agent.context import RunContext, ToolContext
-from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, json_schema, shown, unfit
+from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, json_schema, no_json_form, shown, unfit
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.records import JSON, encode
 
@@ -57,6 +57,16 @@ class Signature:
             return self._dumped(given)
         except REFUSALS:
             return {name: self._shown(made_up, given[made_up]) for made_up, name in self.parameters.items()}
+
+    def dump_given(self, values: Mapping[str, Any]) -> dict[str, JSON]:
+        """Only the values that were given, as JSON that `parse` reads back; raises if they have no JSON form."""
+        given = {made_up: values[name] for made_up, name in self.parameters.items() if name in values}
+        arguments = self.arguments.model_construct(**given)
+        dumped = arguments.model_dump(
+            mode="json", include=set(given), by_alias=True, round_trip=True, warnings=False, fallback=no_json_form
+        )
+        encode(dumped)
+        return dumped
 
     def _dumped(self, given: Mapping[str, Any]) -> dict[str, JSON]:
         arguments = self.arguments.model_construct(**given)

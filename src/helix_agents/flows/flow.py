@@ -7,32 +7,38 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
 
 from helix_agents.agent.agent import Agent, AnyAgent
+from helix_agents.agent.calling import takes
 from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.durations import Deadline, Duration
-from helix_agents.agent.failures import ControlFlow
+from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.output import OutputType
 from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, adapter_for, refusal, unfit
+from helix_agents.agent.signatures import NOTHING
 from helix_agents.agent.state_type import NoState
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.budgets import Budget
-from helix_agents.domain.errors import DefinitionError, FlowFailedError, FlowInputError, ModelError
+from helix_agents.domain.errors import (
+    DefinitionError,
+    FlowChangedError,
+    FlowFailedError,
+    FlowInputError,
+    FlowStuckError,
+)
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolCall, UserMessage
-from helix_agents.domain.texts import said_by
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.steps.corrections import begins_turn
 from helix_agents.flows.flow_run import FlowRun
-from helix_agents.flows.replay import Calls, Replay, Returned, replies_in, turn_in
+from helix_agents.flows.replay import Calls, Replay, Returned, begins, described, replies_in, turn_in
 from helix_agents.ports.llm import FINISH_TOOL, LLMAdapter, ModelEvent, ModelRequest, ReplyDone
 
 R = TypeVar("R")
 FlowFunction = Callable[[FlowRun], Coroutine[Any, Any, R]] | Callable[[FlowRun, Any], Coroutine[Any, Any, R]]
 
 MOST_STEPS = 10_000
-MOST_KEPT = 100
+MOST_KEPT = 1_000
 """How many functions of one flow wait in memory for their next step."""
 _NO_LIMIT = 1_000_000
 
@@ -100,10 +106,11 @@ def flow(
         hints = _hints(function, subject)
         if "return" not in hints:
             raise DefinitionError(subject, "its function does not say what it returns; write -> str, or another type.")
-        output = None if hints["return"] in (str, Any) else hints["return"]
+        output = None if hints["return"] is str else hints["return"]
         documented = read_docstring(inspect.getdoc(function)).description
         asked = [sub_agent_tool(each, description=each.description or f"Asks {each.name}.") for each in agents]
         every = (*tools, *asked)
+        _check_tools(every, subject)
         model = _FlowModel(
             called,
             function,
@@ -140,13 +147,13 @@ class _Going(NamedTuple):
     last: Message
 
     def fits(self, request: ModelRequest) -> bool:
-        """Whether the request goes on from there. Another attempt has other objects, and may have other messages."""
+        """Whether the request goes on from there: what a run has committed stays as it is."""
         messages = request.messages
         return (
             request.run_id == self.run_id
             and len(messages) >= self.told
-            and messages[self.told - 1] is self.last
-            and not any(map(begins_turn, messages[self.told :]))
+            and messages[self.told - 1] == self.last
+            and not any(map(begins, messages[self.told :]))
         )
 
 
@@ -188,11 +195,11 @@ class _FlowModel(LLMAdapter):
     def _answer(self, request: ModelRequest) -> AssistantMessage:
         try:
             return self._reply(request)
-        except (ModelError, ControlFlow):
+        except (FlowChangedError, FlowInputError, FlowStuckError, FailRun):
             raise
         except BaseException as problem:
             log_exception("flow.failed", problem, flow=self._flow, session_id=request.session_id)
-            raise FlowFailedError(self._flow, f"{type(problem).__name__}: {said_by(problem)}") from problem
+            raise FlowFailedError(self._flow, described(problem)) from problem
 
     def _reply(self, request: ModelRequest) -> AssistantMessage:
         match self._next(request):
@@ -203,6 +210,8 @@ class _FlowModel(LLMAdapter):
                 )
             case Returned(value=value):
                 if self._output is None:
+                    if not isinstance(value, str):
+                        raise TypeError(f"it returned {value!r:.80}, but promises a str")
                     return AssistantMessage(text=str(value), stop_reason="stop")
                 arguments = self._output.arguments(value)
                 made = (ToolCall(id=f"call_{request.step}_1", name=FINISH_TOOL, arguments=arguments),)
@@ -211,28 +220,39 @@ class _FlowModel(LLMAdapter):
     def _next(self, request: ModelRequest) -> Returned | Calls:
         replay = self._brought_up(request)
         try:
-            following = replay.next()
+            # Where a run begins, calls that were made before belong to a run that ended.
+            following = replay.next(retried=request.step == 1)
         except BaseException:
             replay.let_go()
             raise
-        if isinstance(following, Calls):
-            told = len(request.messages)
-            self._going[request.session_id] = _Going(request.run_id, replay, told, request.messages[told - 1])
-            if len(self._going) > MOST_KEPT:
-                self._going.popitem(last=False)[1].replay.let_go()
+        if isinstance(following, Returned):
+            replay.let_go()
+            return following
+        told = len(request.messages)
+        self._going[request.session_id] = _Going(request.run_id, replay, told, request.messages[told - 1])
+        if len(self._going) > MOST_KEPT:
+            self._going.popitem(last=False)[1].replay.let_go()
         return following
 
     def _brought_up(self, request: ModelRequest) -> Replay:
         """The function, with everything told that the transcript has: the one that waits, or a new one."""
         going = self._going.pop(request.session_id, None)
-        if going is not None and going.fits(request):
-            going.replay.give(replies_in(request.messages[going.told :]))
-            return going.replay
-        if going is not None:
-            going.replay.let_go()
-        turn = turn_in(request.messages)
-        given = () if self._reads is None else (self._given(self._reads, turn.message),)
-        return Replay(self._flow, self._tools, request.session_id, turn, lambda run: self._function(run, *given))
+        replay = None if going is None else going.replay
+        if going is None or not going.fits(request):
+            if replay is not None:
+                replay.let_go()
+            turn = turn_in(request.messages)
+            given = () if self._reads is None else (self._given(self._reads, turn.message),)
+            replay = Replay(self._flow, self._tools, request.session_id, turn, lambda run: self._function(run, *given))
+            replies = turn.replies
+        else:
+            replay, replies = going.replay, list(replies_in(request.messages[going.told :]))
+        try:
+            replay.give(replies)
+        except BaseException:
+            replay.let_go()
+            raise
+        return replay
 
     def _given(self, reads: Callable[[UserMessage], Any], message: UserMessage) -> Any:
         try:
@@ -245,14 +265,28 @@ def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except Exception as problem:
-        raise DefinitionError(subject, f"its annotations cannot be read: {problem}") from problem
+        told = f"its annotations cannot be read: {problem}. Types in its signature are needed at run time: define them "
+        raise DefinitionError(
+            subject, f"{told}at module level and import them outside `if TYPE_CHECKING`."
+        ) from problem
+
+
+def _check_tools(tools: Sequence[Tool[..., Any]], subject: str) -> None:
+    """Refuse tools that need what a flow has not."""
+    for each in tools:
+        if each.signature is not None and each.signature.wanted_state not in (NOTHING, Any, NoState):
+            told = f"tool {each.name!r} works on a state, which a flow has not; a flow keeps what it needs in variables"
+            raise DefinitionError(subject, f"{told} of its function, and passes it to its tools.")
 
 
 def _reader(function: Callable[..., Any], hints: dict[str, Any], subject: str) -> Callable[[UserMessage], Any] | None:
     """How the function wants the message of the turn; None if it does not take it."""
     names = list(inspect.signature(function).parameters)
-    if len(names) not in (1, 2):
+    if len(names) not in (1, 2) or not takes(function, len(names)):
         raise DefinitionError(subject, "its function takes the run and, if it wants it, the message: (run, message).")
+    if hints.get(names[0], FlowRun) is not FlowRun:
+        told = f"its function takes the run first, and {names[0]!r} is something else; write (run: FlowRun, message)."
+        raise DefinitionError(subject, told)
     if len(names) == 1:
         return None
     wanted = hints.get(names[1], str)
