@@ -1,7 +1,6 @@
 """What the function of a flow is given: the means to make calls, and what is known of the conversation."""
 
 import asyncio
-import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,13 +8,11 @@ from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 import msgspec
-from pydantic import TypeAdapter
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.names import SUBAGENT
-from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, adapter_for, jsonable, refusal
-from helix_agents.agent.signatures import NOTHING
+from helix_agents.agent.schemas import REFUSALS, jsonable, refusal
 from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import CallFailedError, DefinitionError, ToolInputError, ToolOutputError
@@ -170,10 +167,8 @@ def _arguments(tool: Tool[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
         if args:
             raise TypeError(f"{tool.subject} takes its arguments by name")
         return {name: jsonable(value) for name, value in kwargs.items()}
-    found = inspect.signature(tool.function)
-    taken = [each for name, each in found.parameters.items() if name != signature.context]
     try:
-        given = found.replace(parameters=taken).bind(*args, **kwargs).arguments
+        given = tool.without_context.bind(*args, **kwargs).arguments
     except TypeError as problem:
         raise TypeError(f"{tool.subject} cannot be called like this: {problem}") from problem
     try:
@@ -189,7 +184,7 @@ def _read(tool: Tool[..., Any], result: ToolMessage) -> Any:
         if result.in_parts:
             return _parts_of(result, None if output is None else output.accept)
         return result.content if output is None else output.load(result.content)
-    adapter = tool.output or _returned_by(tool)
+    adapter = tool.result_adapter
     if result.in_parts:
         return _parts_of(result, None if adapter is None else adapter.validate_python)
     return result.content if adapter is None else adapter.validate_json(encode(result.content))
@@ -206,14 +201,3 @@ def _parts_of(result: ToolMessage, accept: Callable[[Any], Any] | None) -> Any:
             with suppress(*REFUSALS):
                 return accept(form)
     return forms[0]
-
-
-def _returned_by(tool: Tool[..., Any]) -> TypeAdapter[Any] | None:
-    """How a result is read that the function's annotation describes; None if it describes nothing that can be read."""
-    returns = NOTHING if tool.signature is None else tool.signature.returns
-    if returns in (NOTHING, Any, object):
-        return None
-    try:
-        return adapter_for(returns)
-    except SCHEMA_PROBLEMS:
-        return None
