@@ -126,6 +126,62 @@ def test_a_stop_changes_nothing_about_the_result(program: Any, data: st.DataObje
     assert result == run_through(program, (), kept=lambda: False)[0]
 
 
+async def insist(run: FlowRun, program: Any) -> str:
+    """Do what a program says, and catch nothing."""
+    if isinstance(program, str):
+        return await run.call(note, program)
+    how, parts = program
+    if how == "with":
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(insist(run, part)) for part in parts]
+        return f"({'|'.join([task.result() for task in tasks])})"
+    if how == "first":
+        return f"({'|'.join(await asyncio.gather(*(insist(run, part) for part in parts)))})"
+    return f"{{{'|'.join([await insist(run, part) for part in parts])}}}"
+
+
+@settings(deadline=None)
+@given(PROGRAMS, st.lists(st.sampled_from(("runs", "fails", "is stopped")), max_size=20))
+def test_retries_end_as_if_nothing_had_failed(program: Any, outcomes: list[str]) -> None:
+    messages: list[Message] = [UserMessage(content="Go")]
+    left, done = list(outcomes), list[str]()
+    value: str | None = None
+    while value is None:
+        turn = turn_in(messages)
+        replay = Replay("insist", {"note": note}, "s-1", turn, lambda run: insist(run, program))
+        replay.give(turn.replies)
+        retried = True
+        # One run: until it ends, or fails because of a call.
+        while value is None:
+            try:
+                following = replay.next(retried=retried)
+            except (CallFailedError, ExceptionGroup):
+                assert not retried
+                break
+            if isinstance(following, Returned):
+                value = following.value
+                break
+            retried = False
+            step = len(messages)
+            made = tuple(
+                ToolCall(id=f"call_{step}_{place}", name=each.tool.name, arguments=each.arguments)
+                for place, each in enumerate(following.calls)
+            )
+            results = [answered(call, left.pop() if left else "runs") for call in made]
+            done.extend(word_of(call) for call, result in zip(made, results, strict=True) if not result.error)
+            messages += [AssistantMessage(tool_calls=made), *results]
+            replay.give(replies_in(messages[step:]))
+    assert sorted(done) == sorted(words(program))
+    assert value == run_through(_as_insisted(program), (), kept=lambda: False)[0]
+
+
+def _as_insisted(program: Any) -> Any:
+    if isinstance(program, str):
+        return program
+    how, parts = program
+    return ("with" if how == "first" else how, [_as_insisted(part) for part in parts])
+
+
 def _without_first(program: Any) -> Any:
     if isinstance(program, str):
         return program
