@@ -354,7 +354,7 @@ async def test_a_function_starts_once_in_a_process_and_again_where_its_turn_goes
 
 
 async def test_a_function_that_had_to_make_room_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helix_agents.flows.flow.MOST_KEPT", 1)
+    monkeypatch.setattr("helix_agents.flows.kept.MESSAGES_KEPT", 1)
 
     @flow(tools=[double])
     async def count(run: FlowRun, word: str) -> str:

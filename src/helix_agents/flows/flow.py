@@ -2,9 +2,10 @@
 
 import asyncio
 import inspect
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
+from typing import Any, TypeVar, get_type_hints, overload
+
+import msgspec
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.calling import takes
@@ -26,20 +27,18 @@ from helix_agents.domain.errors import (
     FlowInputError,
     FlowStuckError,
 )
-from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolCall, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Text, ToolCall, UserMessage
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.log import log_exception
 from helix_agents.flows.flow_run import FlowRun
-from helix_agents.flows.replay import Calls, Replay, Returned, begins, described, replies_in, turn_in
+from helix_agents.flows.kept import KeptFunctions
+from helix_agents.flows.replay import Calls, Replay, Returned, described, replies_in, turn_in
 from helix_agents.ports.llm import FINISH_TOOL, LLMAdapter, ModelEvent, ModelRequest, ReplyDone
 
 R = TypeVar("R")
 FlowFunction = Callable[[FlowRun], Coroutine[Any, Any, R]] | Callable[[FlowRun, Any], Coroutine[Any, Any, R]]
 
 MOST_STEPS = 10_000
-MOST_KEPT = 1_000
-"""How many functions of one flow wait in memory for their next step."""
 _NO_LIMIT = 1_000_000
 
 
@@ -138,25 +137,6 @@ def flow(
     return define if function is None else define(function)
 
 
-class _Going(NamedTuple):
-    """A function that waits, and what it has been told: a run's messages up to the last of them."""
-
-    run_id: RunId
-    replay: Replay
-    told: int
-    last: Message
-
-    def fits(self, request: ModelRequest) -> bool:
-        """Whether the request goes on from there: what a run has committed stays as it is."""
-        messages = request.messages
-        return (
-            request.run_id == self.run_id
-            and len(messages) >= self.told
-            and messages[self.told - 1] == self.last
-            and not any(map(begins, messages[self.told :]))
-        )
-
-
 class _FlowModel(LLMAdapter):
     """Answers with the next calls of a function, or with what it returned.
 
@@ -178,7 +158,7 @@ class _FlowModel(LLMAdapter):
         self._tools = tools
         self._reads = reads
         self._output = output
-        self._going: OrderedDict[SessionId, _Going] = OrderedDict()
+        self._kept = KeptFunctions()
 
     @property
     def name(self) -> str:
@@ -189,8 +169,10 @@ class _FlowModel(LLMAdapter):
         return 0.0 if model == self.name else None
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        # A thread has no event loop yet, and code of users may take its time there.
-        yield ReplyDone(reply=await asyncio.to_thread(self._answer, request))
+        # A thread has no event loop yet, and code of users may take its time there. A run that is stopped does not wait
+        # for it, and adds to the same messages.
+        asked = msgspec.structs.replace(request, messages=tuple(request.messages))
+        yield ReplyDone(reply=await asyncio.to_thread(self._answer, asked))
 
     def _answer(self, request: ModelRequest) -> AssistantMessage:
         try:
@@ -228,25 +210,21 @@ class _FlowModel(LLMAdapter):
         if isinstance(following, Returned):
             replay.let_go()
             return following
-        told = len(request.messages)
-        self._going[request.session_id] = _Going(request.run_id, replay, told, request.messages[told - 1])
-        if len(self._going) > MOST_KEPT:
-            self._going.popitem(last=False)[1].replay.let_go()
+        self._kept.put(request, replay)
         return following
 
     def _brought_up(self, request: ModelRequest) -> Replay:
         """The function, with everything told that the transcript has: the one that waits, or a new one."""
-        going = self._going.pop(request.session_id, None)
-        replay = None if going is None else going.replay
-        if going is None or not going.fits(request):
-            if replay is not None:
-                replay.let_go()
+        kept = self._kept.take(request.session_id)
+        if kept is not None and kept.fits(request):
+            replay, replies = kept.replay, list(replies_in(request.messages[kept.told :]))
+        else:
+            if kept is not None:
+                kept.replay.let_go()
             turn = turn_in(request.messages)
             given = () if self._reads is None else (self._given(self._reads, turn.message),)
             replay = Replay(self._flow, self._tools, request.session_id, turn, lambda run: self._function(run, *given))
             replies = turn.replies
-        else:
-            replay, replies = going.replay, list(replies_in(request.messages[going.told :]))
         try:
             replay.give(replies)
         except BaseException:
