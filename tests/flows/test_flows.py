@@ -690,6 +690,20 @@ def test_a_tool_that_works_on_a_state_is_refused() -> None:
             return await run.call(remember, "tag")
 
 
+def test_a_tool_that_ends_the_turn_is_refused() -> None:
+    @tool(finish_with=True)
+    async def finish(number: int) -> int:
+        """Finish."""
+        return number
+
+    with pytest.raises(DefinitionError, match="'finish' has finish_with=True and would end the turn"):
+
+        @flow(tools=[finish])
+        async def early(run: FlowRun) -> int:  # pyright: ignore[reportUnusedFunction]
+            """End early."""
+            return await run.call(finish, 1)
+
+
 async def test_only_whom_a_flow_asks_costs_something() -> None:
     writer = Agent(name="writer", model=ScriptedModel(["Words."]), prices=lambda *_: 0.25)
 

@@ -83,7 +83,7 @@ async def test_the_error_names_the_line_that_waits() -> None:
         return "never"
 
     first = lazy.__code__.co_firstlineno
-    assert f"(line {first + 2} of {__file__})" in (await failure_of(flow(tools=[double])(lazy))).error
+    assert f"(line {first + 2} of test_still_loop.py)" in (await failure_of(flow(tools=[double])(lazy))).error
 
 
 async def test_a_generator_that_is_left_early_cleans_up_with_calls() -> None:

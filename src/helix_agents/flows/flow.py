@@ -250,8 +250,11 @@ def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
 
 
 def _check_tools(tools: Sequence[Tool[..., Any]], subject: str) -> None:
-    """Refuse tools that need what a flow has not."""
+    """Refuse tools that need what a flow has not, or that would end it."""
     for each in tools:
+        if each.finish_with:
+            told = f"tool {each.name!r} has finish_with=True and would end the turn before the function has returned"
+            raise DefinitionError(subject, f"{told}; return its result from the function.")
         if each.signature is not None and each.signature.wanted_state not in (NOTHING, Any, NoState):
             told = f"tool {each.name!r} works on a state, which a flow has not; a flow keeps what it needs in variables"
             raise DefinitionError(subject, f"{told} of its function, and passes it to its tools.")

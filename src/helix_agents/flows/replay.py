@@ -3,6 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from helix_agents.agent.tools import Tool
@@ -202,7 +203,7 @@ class Replay:
     def _where(self) -> str:
         """The line at which the function waits, as far as it is known."""
         frames = self._task.get_stack(limit=1)
-        return f" in line {frames[0].f_lineno} of {frames[0].f_code.co_filename}" if frames else ""
+        return f" in line {frames[0].f_lineno} of {Path(frames[0].f_code.co_filename).name}" if frames else ""
 
     def _lost(self, problem: BaseException) -> None:
         log_exception("flow.task_failed", problem, flow=self._flow, session_id=self._session_id)

@@ -5,6 +5,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
@@ -163,7 +164,7 @@ def _place(frame: FrameType | None) -> str:
     found = ""
     while frame is not None and frame.f_code.co_filename != __file__:
         if not frame.f_code.co_filename.startswith(_ASYNCIO):
-            found = f" (line {frame.f_lineno} of {frame.f_code.co_filename})"
+            found = f" (line {frame.f_lineno} of {Path(frame.f_code.co_filename).name})"
         frame = frame.f_back
     return found
 
