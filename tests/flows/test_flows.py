@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
 
 from helix_agents import (
     Agent,
@@ -518,6 +518,50 @@ async def test_many_sessions_at_once_start_their_function_once_each() -> None:
         said = await asyncio.gather(*(helix.run(count, f"{at}", session_id=f"s-{at}") for at in range(150)))
     assert said == [f"{at} 12" for at in range(150)]
     assert len(starts) == 150
+
+
+async def test_a_secret_is_refused_because_the_tool_would_get_a_mask() -> None:
+    class Login(BaseModel):
+        name: str
+        passwords: list[SecretStr]
+
+    @tool
+    async def enter(login: Login, hint: str = "") -> str:
+        """Enter."""
+        return login.passwords[0].get_secret_value() if login.passwords else hint
+
+    @flow(tools=[enter])
+    async def walk(run: FlowRun, word: str) -> str:
+        """Walk in."""
+        return await run.call(enter, Login(name="Ann", passwords=[SecretStr(word)] if word == "open" else []), "*" * 10)
+
+    assert await output_of(walk, "knock") == "*" * 10
+    failure = await failure_of(walk, "open")
+    assert "Tool 'enter' cannot be given these arguments: a secret is not written down" in failure.error
+
+
+async def test_a_picture_is_an_output_like_any_other() -> None:
+    @flow
+    async def draw(run: FlowRun) -> Image:
+        """Draw."""
+        return Image.of(b"pixels", "image/png")
+
+    @flow(agents=[draw])
+    async def show(run: FlowRun) -> str:
+        """Show a picture."""
+        return f"{(await run.ask(draw, 'Go')).media_type}"
+
+    assert await output_of(draw) == Image.of(b"pixels", "image/png")
+    assert await output_of(show) == "image/png"
+
+
+async def test_a_function_that_wants_to_end_the_process_ends_its_run() -> None:
+    @flow(tools=[double])
+    async def leave(run: FlowRun) -> str:
+        """Leave."""
+        raise SystemExit(await run.call(double, 1))
+
+    assert (await failure_of(leave)).error == "Flow 'leave' failed: SystemExit: 2"
 
 
 async def test_only_the_function_itself_makes_calls() -> None:
