@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from helix_agents import CallFailedError, FlowRun, tool
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.transcript import NOT_EXECUTED
+from helix_agents.engine.steps.corrections import CONTINUE
 from helix_agents.flows.replay import Calls, Replay, Returned, replies_in, turn_in
 
 PATIENCE = 60
@@ -187,6 +188,13 @@ def _without_first(program: Any) -> Any:
         return program
     how, parts = program
     return ("with" if how == "first" else how, [_without_first(part) for part in parts])
+
+
+def test_a_turn_goes_on_with_a_message_that_only_continues_it() -> None:
+    go, reply = UserMessage(content="Go"), AssistantMessage(text="Done.")
+    goes_on = UserMessage(content="Continue.", hidden=True, metadata={"helix": CONTINUE})
+    assert turn_in([go, reply, goes_on]).message is go
+    assert turn_in([go, reply, UserMessage(content="Again")]).message.content == "Again"
 
 
 JOB = '''

@@ -5,8 +5,6 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints, overload
 
-import msgspec
-
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.calling import takes
 from helix_agents.agent.docstrings import read_docstring
@@ -171,20 +169,19 @@ class _FlowModel(LLMAdapter):
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         # A thread has no event loop yet, and code of users may take its time there. A run that is stopped does not wait
         # for it, and adds to the same messages.
-        asked = msgspec.structs.replace(request, messages=tuple(request.messages))
-        yield ReplyDone(reply=await asyncio.to_thread(self._answer, asked))
+        yield ReplyDone(reply=await asyncio.to_thread(self._answer, request, len(request.messages)))
 
-    def _answer(self, request: ModelRequest) -> AssistantMessage:
+    def _answer(self, request: ModelRequest, count: int) -> AssistantMessage:
         try:
-            return self._reply(request)
+            return self._reply(request, count)
         except (FlowChangedError, FlowInputError, FlowStuckError, FailRun):
             raise
         except BaseException as problem:
             log_exception("flow.failed", problem, flow=self._flow, session_id=request.session_id)
             raise FlowFailedError(self._flow, described(problem)) from problem
 
-    def _reply(self, request: ModelRequest) -> AssistantMessage:
-        match self._next(request):
+    def _reply(self, request: ModelRequest, count: int) -> AssistantMessage:
+        match self._next(request, count):
             case Calls(calls=calls):
                 made = tuple(
                     ToolCall(id=f"call_{request.step}_{place}", name=call.tool.name, arguments=call.arguments)
@@ -199,8 +196,8 @@ class _FlowModel(LLMAdapter):
                 made = (ToolCall(id=f"call_{request.step}_1", name=FINISH_TOOL, arguments=arguments),)
         return AssistantMessage(tool_calls=made, stop_reason="tool_calls")
 
-    def _next(self, request: ModelRequest) -> Returned | Calls:
-        replay = self._brought_up(request)
+    def _next(self, request: ModelRequest, count: int) -> Returned | Calls:
+        replay = self._brought_up(request, count)
         try:
             # Where a run begins, calls that were made before belong to a run that ended.
             following = replay.next(retried=request.step == 1)
@@ -210,18 +207,18 @@ class _FlowModel(LLMAdapter):
         if isinstance(following, Returned):
             replay.let_go()
             return following
-        self._kept.put(request, replay)
+        self._kept.put(request, count, replay)
         return following
 
-    def _brought_up(self, request: ModelRequest) -> Replay:
-        """The function, with everything told that the transcript has: the one that waits, or a new one."""
+    def _brought_up(self, request: ModelRequest, count: int) -> Replay:
+        """The function, told the first messages of the request, so many: the one that waits, or a new one."""
         kept = self._kept.take(request.session_id)
-        if kept is not None and kept.fits(request):
-            replay, replies = kept.replay, list(replies_in(request.messages[kept.told :]))
+        if kept is not None and kept.fits(request, count):
+            replay, replies = kept.replay, list(replies_in(request.messages[kept.told : count]))
         else:
             if kept is not None:
                 kept.replay.let_go()
-            turn = turn_in(request.messages)
+            turn = turn_in(request.messages[:count])
             given = () if self._reads is None else (self._given(self._reads, turn.message),)
             replay = Replay(self._flow, self._tools, request.session_id, turn, lambda run: self._function(run, *given))
             replies = turn.replies

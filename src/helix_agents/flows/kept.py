@@ -22,14 +22,13 @@ class Kept:
     told: int
     last: Message
 
-    def fits(self, request: ModelRequest) -> bool:
-        """Whether the request goes on from there: what a run has committed stays as it is."""
-        messages = request.messages
+    def fits(self, request: ModelRequest, count: int) -> bool:
+        """Whether the first messages of the request go on from there: what a run has committed stays as it is."""
         return (
             request.run_id == self.run_id
-            and len(messages) >= self.told
-            and messages[self.told - 1] == self.last
-            and not any(map(begins, messages[self.told :]))
+            and count >= self.told
+            and request.messages[self.told - 1] == self.last
+            and not any(map(begins, request.messages[self.told : count]))
         )
 
 
@@ -46,13 +45,12 @@ class KeptFunctions:
         with self._lock:
             return self._taken(session_id)
 
-    def put(self, request: ModelRequest, replay: Replay) -> None:
-        """Keep a function that has been told what is in the request; older ones may have to go."""
-        told = len(request.messages)
+    def put(self, request: ModelRequest, told: int, replay: Replay) -> None:
+        """Keep a function that has been told so many messages of the request; older ones may have to go."""
         left: list[Kept | None] = []
         with self._lock:
             left.append(self._taken(request.session_id))
-            self._kept[request.session_id] = Kept(request.run_id, replay, told, request.messages[-1])
+            self._kept[request.session_id] = Kept(request.run_id, replay, told, request.messages[told - 1])
             self._size += told
             while self._size > MESSAGES_KEPT and len(self._kept) > 1:
                 left.append(self._taken(next(iter(self._kept))))
