@@ -1,6 +1,7 @@
 """What the function of a flow may do, what it is given, and what it is told when it cannot go on."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,13 @@ from helix_agents import (
     CallFailedError,
     Completed,
     DefinitionError,
+    EngineOptions,
     Executor,
     Failed,
     FailRun,
     FlowRun,
     Image,
+    Interrupted,
     OutcomeUnknown,
     RetryTool,
     ScriptedModel,
@@ -35,6 +38,7 @@ from helix_agents import (
     tool,
 )
 from helix_agents.flows.replay import MOST_AT_ONCE
+from helix_agents.testing import call
 
 
 class Place(BaseModel):
@@ -100,6 +104,13 @@ async def picture() -> Image:
 def locate(street: str) -> Place:
     """Ask the client where that is."""
     raise NotImplementedError
+
+
+@tool
+async def hang() -> str:
+    """Never answer."""
+    await asyncio.Event().wait()
+    return "never"
 
 
 async def result_of(agent: AnyAgent, message: Any = "Go", **settings: Any) -> Any:
@@ -518,6 +529,50 @@ async def test_many_sessions_at_once_start_their_function_once_each() -> None:
         said = await asyncio.gather(*(helix.run(count, f"{at}", session_id=f"s-{at}") for at in range(150)))
     assert said == [f"{at} 12" for at in range(150)]
     assert len(starts) == 150
+
+
+async def test_an_agent_that_is_among_the_tools_is_asked_with_the_settings_given_there() -> None:
+    late = Agent(name="late", model=ScriptedModel([call("hang"), "never"]), tools=[hang])
+    asked = late.as_tool(description="Asks someone slow.", timeout=0.05)
+
+    @flow(tools=[asked])
+    async def patient(run: FlowRun) -> str:
+        """Ask for an answer in time."""
+        try:
+            return await run.ask(late, "Hurry")
+        except CallFailedError as problem:
+            return problem.why
+
+    async with Executor.open("memory://", agents=[patient], options=EngineOptions(cancel_grace_seconds=0.001)) as helix:
+        assert await helix.run(patient, "Go", session_id="s-1") == "sub_agent_timeout"
+
+
+@pytest.mark.may_block("the function thinks in a thread of its own")
+async def test_a_run_does_not_wait_for_its_function_when_it_is_stopped() -> None:
+    entered, left, go_on = threading.Event(), threading.Event(), threading.Event()
+    starts: list[str] = []
+
+    @flow(tools=[double])
+    async def ponder(run: FlowRun) -> int:
+        """Think for long between two calls."""
+        starts.append("started")
+        number = await run.call(double, 1)
+        if len(starts) == 1:
+            entered.set()
+            go_on.wait(30)
+            left.set()
+        return await run.call(double, number)
+
+    async with Executor.open("memory://", agents=[ponder]) as helix:
+        handle = await helix.execute(ponder, "Go", "s-1")
+        assert await asyncio.to_thread(entered.wait, 30)
+        await handle.interrupt()
+        assert isinstance(await handle.result(), Interrupted)
+        resumed = await helix.resume(ponder, "s-1")
+        assert await resumed.output() == 4
+        go_on.set()
+        assert await asyncio.to_thread(left.wait, 30)
+        assert await helix.run(ponder, "Again", session_id="s-1") == 4
 
 
 async def test_a_secret_is_refused_because_the_tool_would_get_a_mask() -> None:
