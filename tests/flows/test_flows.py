@@ -455,6 +455,48 @@ async def test_a_failure_that_a_function_handled_with_calls_is_not_undone_by_a_r
     assert noted == ["work", "clean up"]
 
 
+@pytest.mark.parametrize("how", ["itself", "from", "group", "unrelated"])
+async def test_a_retry_repeats_the_failures_that_an_exception_stands_for(how: str) -> None:
+    tried: list[str] = []
+
+    @tool
+    async def attempt(word: str) -> str:
+        """Succeed the second time."""
+        tried.append(word)
+        if tried.count(word) == 1:
+            raise ToolFailed("no")
+        return word
+
+    @flow(tools=[attempt])
+    async def several(run: FlowRun) -> str:
+        """Try two things, and do without one of them."""
+        needed, spare = await asyncio.gather(
+            run.call(attempt, "needed"), run.call(attempt, "spare"), return_exceptions=True
+        )
+        if isinstance(needed, BaseException):
+            match how:
+                case "itself":
+                    raise needed
+                case "from":
+                    raise ValueError("there is no needed") from needed
+                case "group":
+                    raise BaseExceptionGroup("there is no needed", [needed])
+                case _:
+                    raise ValueError("there is no needed")
+        return f"{needed} {isinstance(spare, CallFailedError)}"
+
+    async with Executor.open("memory://", agents=[several]) as helix:
+        assert isinstance(await (await helix.execute(several, "Go", "s-1")).result(), Failed)
+        again = await (await helix.retry(several, "s-1")).result()
+    if how == "unrelated":
+        assert isinstance(again, Failed)
+        assert sorted(tried) == ["needed", "spare"]
+    else:
+        assert isinstance(again, Completed)
+        assert again.output == "needed True"
+        assert sorted(tried) == ["needed", "needed", "spare"]
+
+
 async def test_a_retry_does_not_repeat_a_call_that_may_have_taken_effect() -> None:
     sent: list[str] = []
 
