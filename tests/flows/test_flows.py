@@ -1,13 +1,14 @@
 """What the function of a flow may do, what it is given, and what it is told when it cannot go on."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
 
 from helix_agents import (
     Agent,
@@ -16,11 +17,14 @@ from helix_agents import (
     CallFailedError,
     Completed,
     DefinitionError,
+    EngineOptions,
     Executor,
     Failed,
     FailRun,
     FlowRun,
     Image,
+    Interrupted,
+    OutcomeUnknown,
     RetryTool,
     ScriptedModel,
     Suspended,
@@ -34,6 +38,7 @@ from helix_agents import (
     tool,
 )
 from helix_agents.flows.replay import MOST_AT_ONCE
+from helix_agents.testing import call
 
 
 class Place(BaseModel):
@@ -101,6 +106,13 @@ def locate(street: str) -> Place:
     raise NotImplementedError
 
 
+@tool
+async def hang() -> str:
+    """Never answer."""
+    await asyncio.Event().wait()
+    return "never"
+
+
 async def result_of(agent: AnyAgent, message: Any = "Go", **settings: Any) -> Any:
     async with Executor.open("memory://", agents=[agent], **settings) as helix:
         async with asyncio.timeout(30):
@@ -159,6 +171,52 @@ async def test_an_output_of_another_type_than_promised_fails_the_run() -> None:
     assert "valid integer" in failure.error
 
 
+async def test_an_output_that_cannot_be_read_back_fails_at_once() -> None:
+    class Odd(BaseModel):
+        number: int = Field(validation_alias="in", serialization_alias="out")
+
+    class Counted(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        numbers: list[int]
+
+        @computed_field
+        @property
+        def total(self) -> int:
+            return sum(self.numbers)
+
+    async def give(run: FlowRun) -> Any:
+        """Give."""
+        return Counted(numbers=[1, 2])
+
+    give.__annotations__["return"] = Counted
+    assert await output_of(flow(give)) == Counted(numbers=[1, 2])
+
+    async def give_odd(run: FlowRun) -> Any:
+        """Give."""
+        return Odd.model_validate({"in": 1})
+
+    give_odd.__annotations__["return"] = Odd
+    failure = await failure_of(flow(give_odd))
+    assert failure.code == "flow_failed"
+    assert "its type does not accept what it writes as JSON itself: in: Field required" in failure.error
+
+
+async def test_a_text_is_promised_and_nothing_else_is_taken_for_one() -> None:
+    @flow
+    async def forget(run: FlowRun) -> str:
+        """Forget to return."""
+        return None  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+    assert (await failure_of(forget)).error == ("Flow 'forget' failed: TypeError: it returned None, but promises a str")
+
+    @flow
+    async def anything(run: FlowRun) -> Any:
+        """Return data."""
+        return {"a": [1, None]}
+
+    assert await output_of(anything) == {"a": [1, None]}
+
+
 async def test_the_message_is_read_as_the_function_takes_it() -> None:
     @flow
     async def as_text(run: FlowRun, message: str) -> str:
@@ -178,12 +236,56 @@ async def test_the_message_is_read_as_the_function_takes_it() -> None:
     parts = [UserMessage(content=(Text(text="Look:"), Image.of(b"pixels", "image/png"), Text(text="nice")))]
     assert await output_of(as_text, "hello") == "hello"
     assert await output_of(as_text, parts) == "Look:\nnice"
-    assert await output_of(as_text, [UserMessage(content="one"), UserMessage(content="two")]) == "one\n\ntwo"
+    assert await output_of(as_text, [UserMessage(content="one"), UserMessage(content="two")]) == "two"
     assert await output_of(as_place, '{"name": "Rome"}') == "Rome"
     assert await output_of(as_message, parts) == "3 True s-1"
     failure = await failure_of(as_place, "Rome, please")
     assert failure.code == "flow_input_invalid"
     assert failure.error.startswith("Flow 'as_place' cannot start with this message: ")
+
+
+async def test_of_several_messages_without_an_answer_the_last_visible_one_counts() -> None:
+    @flow
+    async def as_text(run: FlowRun, message: str) -> str:
+        """Take a text."""
+        if message == "fail":
+            raise ValueError("no")
+        return f"{message} after {[each.content for each in run.history if isinstance(each, UserMessage)]}"
+
+    several = [UserMessage(content="one"), UserMessage(content="two"), UserMessage(content="context", hidden=True)]
+    assert await output_of(as_text, several) == "two after ['one', 'context']"
+    async with Executor.open("memory://", agents=[as_text]) as helix:
+        assert isinstance(await (await helix.execute(as_text, "fail", "s-1")).result(), Failed)
+        assert await helix.run(as_text, "go", session_id="s-1") == "go after ['fail']"
+
+
+async def test_pictures_and_texts_come_back_as_the_tool_returned_them() -> None:
+    drawn = Image.of(b"pixels", "image/png")
+
+    @tool
+    async def pictures(count: int) -> list[Image]:
+        """Draw several."""
+        return [drawn] * count
+
+    @tool
+    async def page() -> tuple[str, Image]:
+        """Write and draw."""
+        return "below", drawn
+
+    @tool
+    async def frame(picture: Image) -> Image:
+        """Frame a picture."""
+        return picture
+
+    @flow(tools=[pictures, page, frame])
+    async def album(run: FlowRun) -> str:
+        """Collect pictures."""
+        assert [len(await run.call(pictures, count)) for count in range(3)] == [0, 1, 2]
+        assert await run.call(page) == ("below", drawn)
+        assert await run.call(frame, drawn) == drawn
+        return "all there"
+
+    assert await output_of(album) == "all there"
 
 
 async def test_each_message_starts_the_function_anew_and_it_may_read_what_came_before() -> None:
@@ -263,7 +365,7 @@ async def test_a_function_starts_once_in_a_process_and_again_where_its_turn_goes
 
 
 async def test_a_function_that_had_to_make_room_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("helix_agents.flows.flow.MOST_KEPT", 1)
+    monkeypatch.setattr("helix_agents.flows.kept.MESSAGES_KEPT", 1)
 
     @flow(tools=[double])
     async def count(run: FlowRun, word: str) -> str:
@@ -315,6 +417,267 @@ async def test_a_tool_and_a_function_may_fail_the_run() -> None:
     )
 
 
+async def test_what_is_meant_for_tools_is_an_ordinary_failure_of_a_function() -> None:
+    @flow
+    async def confuse(run: FlowRun) -> str:
+        """Raise what tools raise."""
+        raise ToolFailed("no such thing")
+
+    failure = await failure_of(confuse)
+    assert (failure.code, failure.error) == ("flow_failed", "Flow 'confuse' failed: ToolFailed: no such thing")
+
+
+async def test_a_failure_that_a_function_handled_with_calls_is_not_undone_by_a_retry() -> None:
+    noted: list[str] = []
+
+    @tool
+    async def note(word: str) -> str:
+        """Note."""
+        noted.append(word)
+        if word == "work":
+            raise ToolFailed("no")
+        return word
+
+    @flow(tools=[note])
+    async def tidy(run: FlowRun) -> str:
+        """Clean up."""
+        try:
+            return await run.call(note, "work")
+        finally:
+            await run.call(note, "clean up")
+
+    async with Executor.open("memory://", agents=[tidy]) as helix:
+        first = await (await helix.execute(tidy, "Go", "s-1")).result()
+        again = await (await helix.retry(tidy, "s-1")).result()
+        assert isinstance(first, Failed)
+        assert isinstance(again, Failed)
+        assert first.error == again.error
+    assert noted == ["work", "clean up"]
+
+
+@pytest.mark.parametrize("how", ["itself", "from", "group", "unrelated"])
+async def test_a_retry_repeats_the_failures_that_an_exception_stands_for(how: str) -> None:
+    tried: list[str] = []
+
+    @tool
+    async def attempt(word: str) -> str:
+        """Succeed the second time."""
+        tried.append(word)
+        if tried.count(word) == 1:
+            raise ToolFailed("no")
+        return word
+
+    @flow(tools=[attempt])
+    async def several(run: FlowRun) -> str:
+        """Try two things, and do without one of them."""
+        needed, spare = await asyncio.gather(
+            run.call(attempt, "needed"), run.call(attempt, "spare"), return_exceptions=True
+        )
+        if isinstance(needed, BaseException):
+            match how:
+                case "itself":
+                    raise needed
+                case "from":
+                    raise ValueError("there is no needed") from needed
+                case "group":
+                    raise BaseExceptionGroup("there is no needed", [needed])
+                case _:
+                    raise ValueError("there is no needed")
+        return f"{needed} {isinstance(spare, CallFailedError)}"
+
+    async with Executor.open("memory://", agents=[several]) as helix:
+        assert isinstance(await (await helix.execute(several, "Go", "s-1")).result(), Failed)
+        again = await (await helix.retry(several, "s-1")).result()
+    if how == "unrelated":
+        assert isinstance(again, Failed)
+        assert sorted(tried) == ["needed", "spare"]
+    else:
+        assert isinstance(again, Completed)
+        assert again.output == "needed True"
+        assert sorted(tried) == ["needed", "needed", "spare"]
+
+
+async def test_a_retry_does_not_repeat_a_call_that_may_have_taken_effect() -> None:
+    sent: list[str] = []
+
+    @tool(effect="once", unknown_outcome="fail")
+    async def send(word: str) -> str:
+        """Send."""
+        sent.append(word)
+        raise OutcomeUnknown("no answer")
+
+    @flow(tools=[send])
+    async def post(run: FlowRun) -> str:
+        """Post something."""
+        return await run.call(send, "letter")
+
+    async with Executor.open("memory://", agents=[post]) as helix:
+        first = await (await helix.execute(post, "Go", "s-1")).result()
+        again = await (await helix.retry(post, "s-1")).result()
+        assert isinstance(first, Failed)
+        assert isinstance(again, Failed)
+        assert "(outcome_unknown)" in again.error
+    assert sent == ["letter"]
+
+
+@pytest.mark.parametrize(
+    ("becomes", "told"),
+    [
+        ("raise", "and now raises KeyError: 'gone'"),
+        ("return", "and now returns"),
+        ("wait", "and now makes no call"),
+        ("call", 'and now calls double({"number":2})'),
+    ],
+)
+async def test_a_changed_function_is_told_what_it_does_now(becomes: str, told: str) -> None:
+    does = "call first"
+
+    @flow(tools=[double, locate])
+    async def change(run: FlowRun) -> str:
+        """Change."""
+        match does:
+            case "raise":
+                raise KeyError("gone")
+            case "return":
+                return "early"
+            case "wait":
+                await asyncio.Event().wait()
+            case _:
+                await run.call(double, 1 if does == "call first" else 2)
+        await run.call(locate, street="Via Appia")
+        return "never"
+
+    async with Executor.open("memory://", agents=[change]) as helix:
+        result = await (await helix.execute(change, "Go", "s-1")).result()
+        assert isinstance(result, Suspended)
+        does = becomes
+        await helix.submit_tool_result("s-1", result.pending[0].tool_call_id, ToolAnswer(result={"name": "Rome"}))
+        failure = await (await helix.resume(change, "s-1")).result()
+        assert isinstance(failure, Failed)
+        assert failure.code == "flow_changed"
+        assert f'it had called double({{"number":1}}), {told}' in failure.error
+
+
+async def test_many_sessions_at_once_start_their_function_once_each() -> None:
+    starts: list[str] = []
+
+    @flow(tools=[double])
+    async def count(run: FlowRun, word: str) -> str:
+        """Count."""
+        starts.append(word)
+        return f"{word} {sum([await run.call(double, number) for number in range(4)])}"
+
+    async with Executor.open("memory://", agents=[count]) as helix:
+        said = await asyncio.gather(*(helix.run(count, f"{at}", session_id=f"s-{at}") for at in range(150)))
+    assert said == [f"{at} 12" for at in range(150)]
+    assert len(starts) == 150
+
+
+async def test_an_agent_that_is_among_the_tools_is_asked_with_the_settings_given_there() -> None:
+    late = Agent(name="late", model=ScriptedModel([call("hang"), "never"]), tools=[hang])
+    asked = late.as_tool(description="Asks someone slow.", timeout=0.05)
+
+    @flow(tools=[asked])
+    async def patient(run: FlowRun) -> str:
+        """Ask for an answer in time."""
+        try:
+            return await run.ask(late, "Hurry")
+        except CallFailedError as problem:
+            return problem.why
+
+    async with Executor.open("memory://", agents=[patient], options=EngineOptions(cancel_grace_seconds=0.001)) as helix:
+        assert await helix.run(patient, "Go", session_id="s-1") == "sub_agent_timeout"
+
+
+@pytest.mark.may_block("the function thinks in a thread of its own")
+async def test_a_run_does_not_wait_for_its_function_when_it_is_stopped() -> None:
+    entered, left, go_on = threading.Event(), threading.Event(), threading.Event()
+    starts: list[str] = []
+
+    @flow(tools=[double])
+    async def ponder(run: FlowRun) -> int:
+        """Think for long between two calls."""
+        starts.append("started")
+        number = await run.call(double, 1)
+        if len(starts) == 1:
+            entered.set()
+            go_on.wait(30)
+            left.set()
+        return await run.call(double, number)
+
+    async with Executor.open("memory://", agents=[ponder]) as helix:
+        handle = await helix.execute(ponder, "Go", "s-1")
+        assert await asyncio.to_thread(entered.wait, 30)
+        await handle.interrupt()
+        assert isinstance(await handle.result(), Interrupted)
+        resumed = await helix.resume(ponder, "s-1")
+        assert await resumed.output() == 4
+        go_on.set()
+        assert await asyncio.to_thread(left.wait, 30)
+        assert await helix.run(ponder, "Again", session_id="s-1") == 4
+
+
+async def test_a_secret_is_refused_because_the_tool_would_get_a_mask() -> None:
+    class Login(BaseModel):
+        name: str
+        passwords: list[SecretStr]
+
+    @tool
+    async def enter(login: Login, hint: str = "") -> str:
+        """Enter."""
+        return login.passwords[0].get_secret_value() if login.passwords else hint
+
+    @flow(tools=[enter])
+    async def walk(run: FlowRun, word: str) -> str:
+        """Walk in."""
+        return await run.call(enter, Login(name="Ann", passwords=[SecretStr(word)] if word == "open" else []), "*" * 10)
+
+    assert await output_of(walk, "knock") == "*" * 10
+    failure = await failure_of(walk, "open")
+    assert "Tool 'enter' cannot be given these arguments: a secret is not written down" in failure.error
+
+
+async def test_a_picture_is_an_output_like_any_other() -> None:
+    @flow
+    async def draw(run: FlowRun) -> Image:
+        """Draw."""
+        return Image.of(b"pixels", "image/png")
+
+    @flow(agents=[draw])
+    async def show(run: FlowRun) -> str:
+        """Show a picture."""
+        return f"{(await run.ask(draw, 'Go')).media_type}"
+
+    assert await output_of(draw) == Image.of(b"pixels", "image/png")
+    assert await output_of(show) == "image/png"
+
+
+async def test_a_function_that_wants_to_end_the_process_ends_its_run() -> None:
+    @flow(tools=[double])
+    async def leave(run: FlowRun) -> str:
+        """Leave."""
+        raise SystemExit(await run.call(double, 1))
+
+    assert (await failure_of(leave)).error == "Flow 'leave' failed: SystemExit: 2"
+
+
+async def test_only_the_function_itself_makes_calls() -> None:
+    runs: list[FlowRun] = []
+
+    @tool
+    async def reach() -> int:
+        """Call from inside a tool."""
+        return await runs[0].call(double, 1)
+
+    @flow(tools=[double, reach])
+    async def lend(run: FlowRun) -> str:
+        """Give the run away."""
+        runs.append(run)
+        return f"{await run.call(reach)}"
+
+    assert "'double' is called from outside its function" in (await failure_of(lend)).error
+
+
 async def test_a_result_that_is_not_what_the_tool_promises_is_a_failed_call() -> None:
     @flow(tools=[locate])
     async def ask(run: FlowRun) -> str:
@@ -360,7 +723,7 @@ async def _waits_for_nothing(run: FlowRun) -> str:
         (_times_out, "it asks what time it is"),
         (_asks_the_time, "it asks what time it is"),
         (_uses_a_thread, "it starts a thread"),
-        (_waits_for_nothing, "it waits for something that is not a call of its own"),
+        (_waits_for_nothing, "it waits in line "),
     ],
 )
 async def test_a_function_that_waits_for_something_else_is_told_what_to_do(
@@ -430,7 +793,20 @@ def test_a_function_that_cannot_be_a_flow_is_refused_when_it_is_defined() -> Non
         return "no"
 
     define: Any = flow
+
+    async def topical(topic: str) -> str:
+        return "no"
+
+    async def named(run: FlowRun, *, topic: str) -> str:
+        return "no"
+
+    async def hidden(run: FlowRun, topic: "Unheard") -> str:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
+        return "no"
+
     for function, told in (
+        (topical, "'topic' is something else; write \\(run: FlowRun, message\\)"),
+        (named, "its function takes the run and, if it wants it, the message"),
+        (hidden, "define them at module level"),
         (plain, "a flow is made from an async function"),
         (untyped, "its function does not say what it returns"),
         (greedy, "its function takes the run and, if it wants it, the message"),
@@ -438,6 +814,35 @@ def test_a_function_that_cannot_be_a_flow_is_refused_when_it_is_defined() -> Non
     ):
         with pytest.raises(DefinitionError, match=told):
             define(function)
+
+
+def test_a_tool_that_works_on_a_state_is_refused() -> None:
+    @tool
+    async def remember(ctx: ToolContext[Place], tag: str) -> str:
+        """Remember."""
+        ctx.state.tags.append(tag)
+        return tag
+
+    with pytest.raises(DefinitionError, match="'remember' works on a state, which a flow has not"):
+
+        @flow(tools=[remember])
+        async def forget(run: FlowRun) -> str:  # pyright: ignore[reportUnusedFunction]
+            """Forget."""
+            return await run.call(remember, "tag")
+
+
+def test_a_tool_that_ends_the_turn_is_refused() -> None:
+    @tool(finish_with=True)
+    async def finish(number: int) -> int:
+        """Finish."""
+        return number
+
+    with pytest.raises(DefinitionError, match="'finish' has finish_with=True and would end the turn"):
+
+        @flow(tools=[finish])
+        async def early(run: FlowRun) -> int:  # pyright: ignore[reportUnusedFunction]
+            """End early."""
+            return await run.call(finish, 1)
 
 
 async def test_only_whom_a_flow_asks_costs_something() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from helix_agents import CallFailedError, FlowRun, tool
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.transcript import NOT_EXECUTED
+from helix_agents.engine.steps.corrections import CONTINUE
 from helix_agents.flows.replay import Calls, Replay, Returned, replies_in, turn_in
 
 PATIENCE = 60
@@ -83,9 +84,11 @@ def run_through(program: Any, outcomes: Sequence[str], *, kept: Callable[[], boo
         if replay is not None and kept():
             replay.give(replies_in(messages[told:]))
         else:
-            replay = Replay("play", {"note": note}, "s-1", turn_in(messages), lambda run: play(run, program))
+            turn = turn_in(messages)
+            replay = Replay("play", {"note": note}, "s-1", turn, lambda run: play(run, program))
+            replay.give(turn.replies)
         told = len(messages)
-        match replay.next():
+        match replay.next(retried=False):
             case Returned(value=value):
                 return value, ran
             case Calls(calls=calls):
@@ -124,11 +127,74 @@ def test_a_stop_changes_nothing_about_the_result(program: Any, data: st.DataObje
     assert result == run_through(program, (), kept=lambda: False)[0]
 
 
+async def insist(run: FlowRun, program: Any) -> str:
+    """Do what a program says, and catch nothing."""
+    if isinstance(program, str):
+        return await run.call(note, program)
+    how, parts = program
+    if how == "with":
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(insist(run, part)) for part in parts]
+        return f"({'|'.join([task.result() for task in tasks])})"
+    if how == "first":
+        return f"({'|'.join(await asyncio.gather(*(insist(run, part) for part in parts)))})"
+    return f"{{{'|'.join([await insist(run, part) for part in parts])}}}"
+
+
+@settings(deadline=None)
+@given(PROGRAMS, st.lists(st.sampled_from(("runs", "fails", "is stopped")), max_size=20))
+def test_retries_end_as_if_nothing_had_failed(program: Any, outcomes: list[str]) -> None:
+    messages: list[Message] = [UserMessage(content="Go")]
+    left, done = list(outcomes), list[str]()
+    value: str | None = None
+    while value is None:
+        turn = turn_in(messages)
+        replay = Replay("insist", {"note": note}, "s-1", turn, lambda run: insist(run, program))
+        replay.give(turn.replies)
+        retried = True
+        # One run: until it ends, or fails because of a call.
+        while value is None:
+            try:
+                following = replay.next(retried=retried)
+            except (CallFailedError, ExceptionGroup):
+                assert not retried
+                break
+            if isinstance(following, Returned):
+                value = following.value
+                break
+            retried = False
+            step = len(messages)
+            made = tuple(
+                ToolCall(id=f"call_{step}_{place}", name=each.tool.name, arguments=each.arguments)
+                for place, each in enumerate(following.calls)
+            )
+            results = [answered(call, left.pop() if left else "runs") for call in made]
+            done.extend(word_of(call) for call, result in zip(made, results, strict=True) if not result.error)
+            messages += [AssistantMessage(tool_calls=made), *results]
+            replay.give(replies_in(messages[step:]))
+    assert sorted(done) == sorted(words(program))
+    assert value == run_through(_as_insisted(program), (), kept=lambda: False)[0]
+
+
+def _as_insisted(program: Any) -> Any:
+    if isinstance(program, str):
+        return program
+    how, parts = program
+    return ("with" if how == "first" else how, [_as_insisted(part) for part in parts])
+
+
 def _without_first(program: Any) -> Any:
     if isinstance(program, str):
         return program
     how, parts = program
     return ("with" if how == "first" else how, [_without_first(part) for part in parts])
+
+
+def test_a_turn_goes_on_with_a_message_that_only_continues_it() -> None:
+    go, reply = UserMessage(content="Go"), AssistantMessage(text="Done.")
+    goes_on = UserMessage(content="Continue.", hidden=True, metadata={"helix": CONTINUE})
+    assert turn_in([go, reply, goes_on]).message is go
+    assert turn_in([go, reply, UserMessage(content="Again")]).message.content == "Again"
 
 
 JOB = '''

@@ -5,6 +5,7 @@
 A line with an ignore comment has to be wrong: where nothing is wrong any more, the checker says so.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from helix_agents import (
     DBOSAgentExecutor,
     DefaultAnswer,
     Executor,
+    FlowRun,
     Hooks,
     InMemoryWorkspaces,
     Memory,
@@ -30,6 +32,7 @@ from helix_agents import (
     Workspace,
     ask_human,
     client_tool,
+    flow,
     tool,
 )
 from helix_agents.agent.context import CompletedStep, RunInfo
@@ -287,3 +290,55 @@ anyhow: AgentServer = server
 async def beside(question: str) -> list[str]:
     run = await server.executor.execute(lister, question)
     return await run.output()
+
+
+# ---- a flow knows what its calls take and give
+
+
+@tool
+async def find_out(ctx: ToolContext, query: str) -> list[str]:
+    """Search the archive."""
+    return []
+
+
+@tool(require_approval=True)
+def refund(amount: int, *, reason: str = "") -> float:
+    """Give money back."""
+    return float(amount)
+
+
+sure = ask_human("Sure?", answer=bool, name="sure")
+
+
+@flow(tools=[find_out, refund, sure, pick_files, where], agents=[writer, talker])
+async def complaint(run: FlowRun, order: Report) -> Report:
+    assert_type(await run.call(find_out, "tides"), list[str])
+    assert_type(await run.call(refund, 20, reason="late"), float)
+    assert_type(await run.call(pick_files, folder="/"), list[str])
+    assert_type(await run.call(where), tuple[float, float])
+    assert_type(await run.call(sure), bool)
+    assert_type(await run.ask(talker, "Hello"), str)
+    report, paid = await asyncio.gather(run.ask(writer, order.title), run.call(refund, 3))
+    assert_type(report, Report)
+    assert_type(paid, float)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(run.call(find_out, query="tides"))
+    assert_type(task.result(), list[str])
+    await run.call(refund, "all")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await run.call(refund)  # pyright: ignore[reportCallIssue]
+    await run.call(refund, 3, why="late")  # pyright: ignore[reportCallIssue]
+    await run.ask(refund, "Hello")  # pyright: ignore[reportArgumentType]
+    return report
+
+
+@flow
+async def quick(run: FlowRun) -> list[int]:
+    return []
+
+
+assert_type(complaint, Agent[NoState, Report, Any])
+
+
+async def complaining(helix: Executor) -> None:
+    assert_type(await helix.run(complaint, "…"), Report)
+    assert_type(await (await helix.execute(quick, "Go")).output(), list[int])

@@ -75,10 +75,19 @@ class OutputType(Generic[OutputT]):
             ToolOutputError: it is not what the agent has to produce.
         """
         try:
-            data = self._adapter.dump_python(self._adapter.validate_python(value), mode="json", by_alias=True)
+            data = self._adapter.dump_python(self.accept(value), mode="json", by_alias=True, round_trip=True)
+            given = data if self._wrapper is None else {WRAPPED_UNDER: data}
+            self.parse(given)
+        except ToolInputError as problem:
+            told = f"its type does not accept what it writes as JSON itself: {problem.problem}"
+            raise ToolOutputError(FINISH_TOOL, told) from problem
         except REFUSALS as problem:
             raise ToolOutputError(FINISH_TOOL, refusal(problem)) from problem
-        return data if self._wrapper is None else {WRAPPED_UNDER: data}
+        return given
+
+    def accept(self, value: Any) -> OutputT:
+        """A value of the type; raises whatever its validators raise for another one."""
+        return self._adapter.validate_python(value)
 
     def check(self, result: Any, tool: str) -> JSON:
         """The output that a `finish_with` tool returned, in the form it is stored.

@@ -115,7 +115,8 @@ def refusal(problem: BaseException) -> str:
             return f"{type(problem).__name__}: {said_by(problem)}"
 
 
-def _refuse(value: Any) -> NoReturn:
+def no_json_form(value: Any) -> NoReturn:
+    """Refuse a value that pydantic cannot write as JSON."""
     if isinstance(value, Text | Image | File):
         problem = "inside other data it is not shown to a model; return it by itself, or in a list with texts"
         raise UnstorableValueError(type(value).__name__, problem)
@@ -129,7 +130,7 @@ def jsonable(value: Any) -> JSON:
         UnstorableValueError: it contains something with no JSON form, refers to itself, or is not valid text.
     """
     try:
-        plain = value if type(value) is str else to_jsonable_python(value, inf_nan_mode="null", fallback=_refuse)
+        plain = value if type(value) is str else to_jsonable_python(value, inf_nan_mode="null", fallback=no_json_form)
     except UnstorableValueError:
         raise
     except REFUSALS as problem:

@@ -2,14 +2,17 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    Secret,
+    SecretBytes,
+    SecretStr,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -18,12 +21,15 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from helix_agents.agent.context import RunContext, ToolContext
-from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, json_schema, shown, unfit
-from helix_agents.domain.errors import DefinitionError
+from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, json_schema, no_json_form, shown, unfit
+from helix_agents.domain.errors import DefinitionError, UnstorableValueError
 from helix_agents.domain.records import JSON, encode
 
 NOTHING: Any = inspect.Signature.empty
 """Stands for a missing annotation."""
+
+_MASKED = b"**********"
+"""How pydantic writes a secret."""
 
 
 class Arguments(BaseModel):
@@ -58,6 +64,18 @@ class Signature:
         except REFUSALS:
             return {name: self._shown(made_up, given[made_up]) for made_up, name in self.parameters.items()}
 
+    def dump_given(self, values: Mapping[str, Any]) -> dict[str, JSON]:
+        """Only the values that were given, as JSON that `parse` reads back; raises if they have no JSON form."""
+        given = {made_up: values[name] for made_up, name in self.parameters.items() if name in values}
+        arguments = self.arguments.model_construct(**given)
+        dumped = arguments.model_dump(
+            mode="json", include=set(given), by_alias=True, round_trip=True, warnings=False, fallback=no_json_form
+        )
+        if _MASKED in encode(dumped) and _has_secret(arguments.model_dump(include=set(given))):
+            problem = "a secret is not written down; the tool gets it from what its process knows, such as ctx.deps"
+            raise UnstorableValueError("argument", problem)
+        return dumped
+
     def _dumped(self, given: Mapping[str, Any]) -> dict[str, JSON]:
         arguments = self.arguments.model_construct(**given)
         dumped = arguments.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False, fallback=repr)
@@ -76,6 +94,16 @@ class Signature:
         given = dict(values) if self.context is None else {**values, self.context: context}
         positional = [given.pop(name) for name in self.by_position]
         return functools.partial(function, *positional, **given)
+
+
+def _has_secret(value: object) -> bool:
+    match value:
+        case Mapping():
+            return any(map(_has_secret, cast("Mapping[Any, object]", value).values()))
+        case list() | tuple() | set() | frozenset():
+            return any(map(_has_secret, cast("Iterable[object]", value)))
+        case _:
+            return isinstance(value, Secret | SecretStr | SecretBytes)
 
 
 def read_signature(function: Callable[..., Any], subject: str, texts: Mapping[str, str]) -> Signature:

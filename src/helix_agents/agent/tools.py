@@ -131,6 +131,24 @@ class Tool(Generic[P, R_co]):
         """The signature that was read from the function, if that is where the input comes from."""
         return self.input if isinstance(self.input, Signature) else None
 
+    @cached_property
+    def without_context(self) -> inspect.Signature:
+        """How a program calls the function, which gets its context from the engine."""
+        whole = inspect.signature(self.function)
+        context = None if self.signature is None else self.signature.context
+        return whole.replace(parameters=[each for name, each in whole.parameters.items() if name != context])
+
+    @cached_property
+    def result_adapter(self) -> TypeAdapter[Any] | None:
+        """How a stored result is read as the object that the function returned; None if nothing describes that."""
+        returns = NOTHING if self.signature is None else self.signature.returns
+        if self.output is not None or returns in (NOTHING, Any, object):
+            return self.output
+        try:
+            return adapter_for(returns)
+        except SCHEMA_PROBLEMS:
+            return None
+
     @property
     def waits(self) -> bool:
         """Whether a call of this tool can end up waiting for an answer."""

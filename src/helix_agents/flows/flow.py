@@ -2,38 +2,41 @@
 
 import asyncio
 import inspect
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, get_type_hints, overload
+from typing import Any, TypeVar, get_type_hints, overload
 
 from helix_agents.agent.agent import Agent, AnyAgent
+from helix_agents.agent.calling import takes
 from helix_agents.agent.docstrings import read_docstring
 from helix_agents.agent.durations import Deadline, Duration
-from helix_agents.agent.failures import ControlFlow
+from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.output import OutputType
 from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, adapter_for, refusal, unfit
+from helix_agents.agent.signatures import NOTHING
 from helix_agents.agent.state_type import NoState
 from helix_agents.agent.sub_agents import sub_agent_tool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.budgets import Budget
-from helix_agents.domain.errors import DefinitionError, FlowFailedError, FlowInputError, ModelError
-from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolCall, UserMessage
-from helix_agents.domain.texts import said_by
+from helix_agents.domain.errors import (
+    DefinitionError,
+    FlowChangedError,
+    FlowFailedError,
+    FlowInputError,
+    FlowStuckError,
+)
+from helix_agents.domain.messages import AssistantMessage, Text, ToolCall, UserMessage
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.steps.corrections import begins_turn
 from helix_agents.flows.flow_run import FlowRun
-from helix_agents.flows.replay import Calls, Replay, Returned, replies_in, turn_in
+from helix_agents.flows.kept import KeptFunctions
+from helix_agents.flows.replay import Calls, Replay, Returned, described, replies_in, turn_in
 from helix_agents.ports.llm import FINISH_TOOL, LLMAdapter, ModelEvent, ModelRequest, ReplyDone
 
 R = TypeVar("R")
 FlowFunction = Callable[[FlowRun], Coroutine[Any, Any, R]] | Callable[[FlowRun, Any], Coroutine[Any, Any, R]]
 
 MOST_STEPS = 10_000
-MOST_KEPT = 100
-"""How many functions of one flow wait in memory for their next step."""
 _NO_LIMIT = 1_000_000
 
 
@@ -100,10 +103,11 @@ def flow(
         hints = _hints(function, subject)
         if "return" not in hints:
             raise DefinitionError(subject, "its function does not say what it returns; write -> str, or another type.")
-        output = None if hints["return"] in (str, Any) else hints["return"]
+        output = None if hints["return"] is str else hints["return"]
         documented = read_docstring(inspect.getdoc(function)).description
         asked = [sub_agent_tool(each, description=each.description or f"Asks {each.name}.") for each in agents]
         every = (*tools, *asked)
+        _check_tools(every, subject)
         model = _FlowModel(
             called,
             function,
@@ -131,25 +135,6 @@ def flow(
     return define if function is None else define(function)
 
 
-class _Going(NamedTuple):
-    """A function that waits, and what it has been told: a run's messages up to the last of them."""
-
-    run_id: RunId
-    replay: Replay
-    told: int
-    last: Message
-
-    def fits(self, request: ModelRequest) -> bool:
-        """Whether the request goes on from there. Another attempt has other objects, and may have other messages."""
-        messages = request.messages
-        return (
-            request.run_id == self.run_id
-            and len(messages) >= self.told
-            and messages[self.told - 1] is self.last
-            and not any(map(begins_turn, messages[self.told :]))
-        )
-
-
 class _FlowModel(LLMAdapter):
     """Answers with the next calls of a function, or with what it returned.
 
@@ -171,7 +156,7 @@ class _FlowModel(LLMAdapter):
         self._tools = tools
         self._reads = reads
         self._output = output
-        self._going: OrderedDict[SessionId, _Going] = OrderedDict()
+        self._kept = KeptFunctions()
 
     @property
     def name(self) -> str:
@@ -182,20 +167,21 @@ class _FlowModel(LLMAdapter):
         return 0.0 if model == self.name else None
 
     async def ask(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        # A thread has no event loop yet, and code of users may take its time there.
-        yield ReplyDone(reply=await asyncio.to_thread(self._answer, request))
+        # A thread has no event loop yet, and code of users may take its time there. A run that is stopped does not wait
+        # for it, and adds to the same messages.
+        yield ReplyDone(reply=await asyncio.to_thread(self._answer, request, len(request.messages)))
 
-    def _answer(self, request: ModelRequest) -> AssistantMessage:
+    def _answer(self, request: ModelRequest, count: int) -> AssistantMessage:
         try:
-            return self._reply(request)
-        except (ModelError, ControlFlow):
+            return self._reply(request, count)
+        except (FlowChangedError, FlowInputError, FlowStuckError, FailRun):
             raise
         except BaseException as problem:
             log_exception("flow.failed", problem, flow=self._flow, session_id=request.session_id)
-            raise FlowFailedError(self._flow, f"{type(problem).__name__}: {said_by(problem)}") from problem
+            raise FlowFailedError(self._flow, described(problem)) from problem
 
-    def _reply(self, request: ModelRequest) -> AssistantMessage:
-        match self._next(request):
+    def _reply(self, request: ModelRequest, count: int) -> AssistantMessage:
+        match self._next(request, count):
             case Calls(calls=calls):
                 made = tuple(
                     ToolCall(id=f"call_{request.step}_{place}", name=call.tool.name, arguments=call.arguments)
@@ -203,36 +189,45 @@ class _FlowModel(LLMAdapter):
                 )
             case Returned(value=value):
                 if self._output is None:
+                    if not isinstance(value, str):
+                        raise TypeError(f"it returned {value!r:.80}, but promises a str")
                     return AssistantMessage(text=str(value), stop_reason="stop")
                 arguments = self._output.arguments(value)
                 made = (ToolCall(id=f"call_{request.step}_1", name=FINISH_TOOL, arguments=arguments),)
         return AssistantMessage(tool_calls=made, stop_reason="tool_calls")
 
-    def _next(self, request: ModelRequest) -> Returned | Calls:
-        replay = self._brought_up(request)
+    def _next(self, request: ModelRequest, count: int) -> Returned | Calls:
+        replay = self._brought_up(request, count)
         try:
-            following = replay.next()
+            # Where a run begins, calls that were made before belong to a run that ended.
+            following = replay.next(retried=request.step == 1)
         except BaseException:
             replay.let_go()
             raise
-        if isinstance(following, Calls):
-            told = len(request.messages)
-            self._going[request.session_id] = _Going(request.run_id, replay, told, request.messages[told - 1])
-            if len(self._going) > MOST_KEPT:
-                self._going.popitem(last=False)[1].replay.let_go()
+        if isinstance(following, Returned):
+            replay.let_go()
+            return following
+        self._kept.put(request, count, replay)
         return following
 
-    def _brought_up(self, request: ModelRequest) -> Replay:
-        """The function, with everything told that the transcript has: the one that waits, or a new one."""
-        going = self._going.pop(request.session_id, None)
-        if going is not None and going.fits(request):
-            going.replay.give(replies_in(request.messages[going.told :]))
-            return going.replay
-        if going is not None:
-            going.replay.let_go()
-        turn = turn_in(request.messages)
-        given = () if self._reads is None else (self._given(self._reads, turn.message),)
-        return Replay(self._flow, self._tools, request.session_id, turn, lambda run: self._function(run, *given))
+    def _brought_up(self, request: ModelRequest, count: int) -> Replay:
+        """The function, told the first messages of the request, so many: the one that waits, or a new one."""
+        kept = self._kept.take(request.session_id)
+        if kept is not None and kept.fits(request, count):
+            replay, replies = kept.replay, list(replies_in(request.messages[kept.told : count]))
+        else:
+            if kept is not None:
+                kept.replay.let_go()
+            turn = turn_in(request.messages[:count])
+            given = () if self._reads is None else (self._given(self._reads, turn.message),)
+            replay = Replay(self._flow, self._tools, request.session_id, turn, lambda run: self._function(run, *given))
+            replies = turn.replies
+        try:
+            replay.give(replies)
+        except BaseException:
+            replay.let_go()
+            raise
+        return replay
 
     def _given(self, reads: Callable[[UserMessage], Any], message: UserMessage) -> Any:
         try:
@@ -245,14 +240,31 @@ def _hints(function: Callable[..., Any], subject: str) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except Exception as problem:
-        raise DefinitionError(subject, f"its annotations cannot be read: {problem}") from problem
+        told = f"its annotations cannot be read: {problem}. Types in its signature are needed at run time: define them "
+        raise DefinitionError(
+            subject, f"{told}at module level and import them outside `if TYPE_CHECKING`."
+        ) from problem
+
+
+def _check_tools(tools: Sequence[Tool[..., Any]], subject: str) -> None:
+    """Refuse tools that need what a flow has not, or that would end it."""
+    for each in tools:
+        if each.finish_with:
+            told = f"tool {each.name!r} has finish_with=True and would end the turn before the function has returned"
+            raise DefinitionError(subject, f"{told}; return its result from the function.")
+        if each.signature is not None and each.signature.wanted_state not in (NOTHING, Any, NoState):
+            told = f"tool {each.name!r} works on a state, which a flow has not; a flow keeps what it needs in variables"
+            raise DefinitionError(subject, f"{told} of its function, and passes it to its tools.")
 
 
 def _reader(function: Callable[..., Any], hints: dict[str, Any], subject: str) -> Callable[[UserMessage], Any] | None:
     """How the function wants the message of the turn; None if it does not take it."""
     names = list(inspect.signature(function).parameters)
-    if len(names) not in (1, 2):
+    if len(names) not in (1, 2) or not takes(function, len(names)):
         raise DefinitionError(subject, "its function takes the run and, if it wants it, the message: (run, message).")
+    if hints.get(names[0], FlowRun) is not FlowRun:
+        told = f"its function takes the run first, and {names[0]!r} is something else; write (run: FlowRun, message)."
+        raise DefinitionError(subject, told)
     if len(names) == 1:
         return None
     wanted = hints.get(names[1], str)

@@ -1,28 +1,39 @@
 """What the function of a flow is given: the means to make calls, and what is known of the conversation."""
 
 import asyncio
-import inspect
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from functools import cached_property
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast, overload
 
-from pydantic import TypeAdapter
+import msgspec
 
 from helix_agents.agent.agent import Agent
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.names import SUBAGENT
-from helix_agents.agent.schemas import REFUSALS, SCHEMA_PROBLEMS, adapter_for, jsonable, refusal
-from helix_agents.agent.signatures import NOTHING
+from helix_agents.agent.schemas import REFUSALS, jsonable, refusal
 from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.agent.tools import Tool
-from helix_agents.domain.errors import CallFailedError, DefinitionError, ToolOutputError
+from helix_agents.domain.errors import CallFailedError, DefinitionError, ToolInputError, ToolOutputError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import Message, ToolMessage, UserMessage
+from helix_agents.domain.messages import Message, Text, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.flows.still_loop import StillLoop
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+CallKey: TypeAlias = tuple[str, bytes]
+"""A call as it is found again in a transcript. Some stores return the keys of an object in another order."""
+
+_IN_ORDER = msgspec.json.Encoder(order="sorted")
+
+
+def call_key(name: str, arguments: Mapping[str, JSON] | str) -> CallKey:
+    """What a call has in common with its repetitions: its tool and its arguments."""
+    return name, _IN_ORDER.encode(arguments)
 
 
 @dataclass(eq=False)
@@ -33,9 +44,19 @@ class WaitingCall:
     arguments: dict[str, JSON]
     answer: asyncio.Future[Any]
 
-    def is_meant_by(self, name: str, arguments: Mapping[str, JSON] | str) -> bool:
-        """Whether a call of the transcript is this one."""
-        return name == self.tool.name and encode(arguments) == encode(self.arguments)
+    @cached_property
+    def key(self) -> CallKey:
+        return call_key(self.tool.name, self.arguments)
+
+    def means_the_same(self, name: str, arguments: dict[str, JSON] | str) -> bool:
+        """Whether the tool gets the same values from these arguments, which are written differently: a set has no
+        order, and a field that was added since has its default."""
+        if name != self.tool.name or self.tool.signature is None:
+            return False
+        try:
+            return bool(self.tool.parse(arguments) == self.tool.parse(self.arguments))
+        except (*REFUSALS, ToolInputError):
+            return False
 
     def settle(self, result: ToolMessage) -> None:
         """Give the function the result, or the error, that its call has in the transcript."""
@@ -47,10 +68,12 @@ class WaitingCall:
             )
             return
         try:
-            self.answer.set_result(_read(self.tool, result))
+            value = _read(self.tool, result)
         except (*REFUSALS, ToolOutputError) as problem:
             why = f"its result is not what the tool returns: {refusal(problem)}"
             self.answer.set_exception(CallFailedError(self.tool.name, "result_unreadable", why))
+        else:
+            self.answer.set_result(value)
 
 
 class FlowRun:
@@ -130,6 +153,8 @@ class FlowRun:
         return list(self._waiting)
 
     async def _made(self, tool: Tool[..., Any], arguments: dict[str, JSON]) -> Any:
+        if asyncio.get_running_loop() is not self._loop:
+            raise DefinitionError(self._subject, f"{tool.name!r} is called from outside its function, as from a tool.")
         call = WaitingCall(tool, arguments, self._loop.create_future())
         self._waiting.append(call)
         return await call.answer
@@ -141,31 +166,38 @@ def _arguments(tool: Tool[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
     if signature is None:
         if args:
             raise TypeError(f"{tool.subject} takes its arguments by name")
-        given = kwargs
-    else:
-        found = inspect.signature(tool.function)
-        taken = [each for name, each in found.parameters.items() if name != signature.context]
-        given = found.replace(parameters=taken).bind(*args, **kwargs).arguments
-    return {name: jsonable(value) for name, value in given.items()}
+        return {name: jsonable(value) for name, value in kwargs.items()}
+    try:
+        given = tool.without_context.bind(*args, **kwargs).arguments
+    except TypeError as problem:
+        raise TypeError(f"{tool.subject} cannot be called like this: {problem}") from problem
+    try:
+        return signature.dump_given(given)
+    except REFUSALS as problem:
+        raise TypeError(f"{tool.subject} cannot be given these arguments: {refusal(problem)}") from problem
 
 
 def _read(tool: Tool[..., Any], result: ToolMessage) -> Any:
     """A result as the object that the tool returned."""
-    if result.in_parts:
-        return result.parts[0] if len(result.parts) == 1 else list(result.parts)
     if isinstance(tool, SubAgentTool):
         output = tool.agent.output_type
+        if result.in_parts:
+            return _parts_of(result, None if output is None else output.accept)
         return result.content if output is None else output.load(result.content)
-    adapter = tool.output or _returned_by(tool)
+    adapter = tool.result_adapter
+    if result.in_parts:
+        return _parts_of(result, None if adapter is None else adapter.validate_python)
     return result.content if adapter is None else adapter.validate_json(encode(result.content))
 
 
-def _returned_by(tool: Tool[..., Any]) -> TypeAdapter[Any] | None:
-    """How a result is read that the function's annotation describes; None if it describes nothing that can be read."""
-    returns = NOTHING if tool.signature is None else tool.signature.returns
-    if returns in (NOTHING, Any, object):
-        return None
-    try:
-        return adapter_for(returns)
-    except SCHEMA_PROBLEMS:
-        return None
+def _parts_of(result: ToolMessage, accept: Callable[[Any], Any] | None) -> Any:
+    """The texts, images and files of a result: a single one by itself, unless the tool returns a list."""
+    parts = result.parts
+    forms: list[Any] = [list(parts), [part.text if isinstance(part, Text) else part for part in parts]]
+    if len(parts) == 1:
+        forms.insert(0, parts[0])
+    for form in forms:
+        if accept is not None:
+            with suppress(*REFUSALS):
+                return accept(form)
+    return forms[0]

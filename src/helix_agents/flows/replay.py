@@ -1,25 +1,29 @@
 """Runs the function of a flow against the transcript of its turn, to find out what it does next."""
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias, cast
 
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import FlowChangedError, FlowStuckError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.records import encode
-from helix_agents.domain.transcript import NOT_EXECUTED, RUN_STOPPED
-from helix_agents.engine.steps.corrections import begins_turn
-from helix_agents.flows.flow_run import FlowRun, WaitingCall
-from helix_agents.flows.still_loop import NotInAFlowError, StillLoop
+from helix_agents.domain.texts import said_by
+from helix_agents.domain.transcript import NOT_EXECUTED, OUTCOME_UNKNOWN, RUN_STOPPED
+from helix_agents.engine.log import log_exception
+from helix_agents.engine.steps.corrections import CONTINUE, begins_turn
+from helix_agents.flows.flow_run import CallKey, FlowRun, WaitingCall, call_key
+from helix_agents.flows.still_loop import StillLoop
 from helix_agents.ports.llm import FINISH_TOOL
 
 MOST_AT_ONCE = 64
 """How many calls one step makes at most; further ones wait for the next step. So many children may a step have."""
 
-_CANCELLED_AT_MOST = 10
-"""A function may wait again while it cleans up; after so many times it is left to the garbage collector."""
+_MOST_SHOWN = 8
+"""How many calls an error names."""
 
 _NEVER_RAN = (NOT_EXECUTED, RUN_STOPPED)
 
@@ -50,17 +54,28 @@ class Turn:
 
 
 def turn_in(messages: Sequence[Message]) -> Turn:
-    """The last turn of a transcript. If several messages began it, their texts and parts are one message."""
-    end = next((at for at in range(len(messages), 0, -1) if begins_turn(messages[at - 1])), 0)
+    """The last turn of a transcript. Of several messages without a reply between them, the last visible one counts:
+    a run may have ended before it answered the others."""
+    end = next((at for at in range(len(messages), 0, -1) if begins(messages[at - 1])), 0)
     start = end
-    while start > 0 and begins_turn(messages[start - 1]):
+    while start > 0 and begins(messages[start - 1]):
         start -= 1
-    said = [each for each in messages[start:end] if isinstance(each, UserMessage)]
-    return Turn(_one(said), messages[:start], list(replies_in(messages[end:])))
+    said = {at: each for at in range(start, end) if isinstance(each := messages[at], UserMessage)}
+    place = next((at for at in reversed(said) if not said[at].hidden), end - 1)
+    history = (*messages[:place], *messages[place + 1 : end])
+    return Turn(said[place], history, list(replies_in(messages[end:])))
+
+
+def begins(message: Message) -> bool:
+    """Whether the function starts anew with this message; one that only continues what was stopped starts nothing."""
+    return begins_turn(message) and cast("UserMessage", message).metadata.get("helix") != CONTINUE
 
 
 class Replay:
     """The function of one turn, as far as it has come: it is given what its calls came to, and asked what follows.
+
+    A failed call whose error the function let through ended the function. If there is more to tell it nevertheless, the
+    run was retried, and the call was made again: its first result no longer counts.
 
     Every method has to be called in a thread in which no event loop runs.
     """
@@ -74,63 +89,124 @@ class Replay:
         begin: Callable[[FlowRun], Coroutine[Any, Any, Any]],
     ) -> None:
         self._flow = flow
-        self._loop = StillLoop()
+        self._tools = tools
+        self._session_id = session_id
+        self._message, self._history = turn.message, turn.history
+        self._begin = begin
+        self._told: list[list[Made]] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._loop = StillLoop(self._lost)
         self._run = FlowRun(
-            f"Flow {flow!r}",
-            tools,
+            f"Flow {self._flow!r}",
+            self._tools,
             loop=self._loop,
-            session_id=session_id,
-            message=turn.message,
-            history=turn.history,
+            session_id=self._session_id,
+            message=self._message,
+            history=self._history,
         )
-        self._task = self._loop.create_task(begin(self._run))
-        self.give(turn.replies)
+        self._failed: list[tuple[BaseException | None, int]] = []
+        self._task = self._loop.create_task(self._begin(self._run))
 
     def give(self, replies: Iterable[Sequence[Made]]) -> None:
         """Give the function the results of these replies, one reply after the other, as it got them the first time.
 
         Raises:
             FlowChangedError: it does not make the calls that it made before.
+            FlowStuckError: it waits for something else than its calls.
         """
         for made in replies:
-            self._loop.run_until_still()
-            waiting = self._run.waiting
-            for call, result in made:
-                meant = next((each for each in waiting if each.is_meant_by(call.name, call.arguments)), None)
-                if meant is None:
-                    now = ", ".join(_shown(each.tool.name, each.arguments) for each in waiting) or "nothing"
-                    told = f"it had called {_shown(call.name, call.arguments)}, and now calls {now}"
-                    raise FlowChangedError(self._flow, told)
-                waiting.remove(meant)
-                if result is not None and result.code not in _NEVER_RAN:
-                    meant.settle(result)
+            self._run_until_still()
+            while self._forgives():
+                self._run_until_still()
+            self._told.append(list(made))
+            self._settle(made)
 
-    def next(self) -> Returned | Calls:
-        """What the function does next.
+    def next(self, *, retried: bool) -> Returned | Calls:
+        """What the function does next. If the run was `retried`, it makes the calls again that ended it.
 
         Raises:
             FlowStuckError: it waits for something else than its calls.
             BaseException: whatever the function raised.
         """
-        self._loop.run_until_still()
+        self._run_until_still()
+        while retried and self._forgives():
+            self._run_until_still()
         if self._task.done():
-            try:
-                return Returned(self._task.result())
-            except NotInAFlowError as problem:
-                raise FlowStuckError(self._flow, str(problem)) from problem
+            return Returned(self._task.result())
         waiting = self._run.waiting
         if not waiting:
-            told = "it waits for something that is not a call of its own; do that in a tool, and call the tool"
-            raise FlowStuckError(self._flow, told)
+            told = f"it waits{self._where()} for something that is not a call of its own"
+            raise FlowStuckError(self._flow, f"{told}; do that in a tool, and call the tool")
         return Calls(waiting[:MOST_AT_ONCE])
 
     def let_go(self) -> None:
-        """End a function that waits: it starts again from the beginning if there is more to tell it."""
-        for _ in range(_CANCELLED_AT_MOST):
-            if self._task.done():
-                return
-            self._task.cancel()
-            self._loop.run_until_still()
+        """End a function that waits, and what it left running: it starts again from the beginning if there is more to
+        tell it."""
+        self._loop.end()
+
+    def _run_until_still(self) -> None:
+        self._loop.run_until_still()
+        if self._loop.refused is not None:
+            raise FlowStuckError(self._flow, str(self._loop.refused)) from self._loop.refused
+
+    def _settle(self, made: Sequence[Made]) -> None:
+        """Give the function the results of one reply."""
+        self._failed.clear()
+        waiting: defaultdict[CallKey, deque[WaitingCall]] = defaultdict(deque)
+        for each in self._run.waiting:
+            waiting[each.key].append(each)
+        for place, (call, result) in enumerate(made):
+            meant = self._meant(call, waiting)
+            if result is None or result.code in _NEVER_RAN:
+                continue
+            meant.settle(result)
+            if result.error and result.code != OUTCOME_UNKNOWN and not meant.answer.cancelled():
+                self._failed.append((meant.answer.exception(), place))
+
+    def _meant(self, call: ToolCall, waiting: Mapping[CallKey, deque[WaitingCall]]) -> WaitingCall:
+        """Take the function's call that a call of the transcript is out of those that wait."""
+        same = waiting[call_key(call.name, call.arguments)]
+        if same:
+            return same.popleft()
+        for others in waiting.values():
+            if others and others[0].means_the_same(call.name, call.arguments):
+                return others.popleft()
+        raise FlowChangedError(self._flow, f"it had called {_shown(call.name, call.arguments)}, and now {self._does()}")
+
+    def _does(self) -> str:
+        """What the function does in place of a call that it made before."""
+        if not self._task.done():
+            waiting = [_shown(each.tool.name, each.arguments) for each in self._run.waiting[:_MOST_SHOWN]]
+            return f"calls {', '.join(waiting)}" if waiting else "makes no call"
+        problem = None if self._task.cancelled() else self._task.exception()
+        return "returns" if problem is None else f"raises {described(problem)}"
+
+    def _forgives(self) -> bool:
+        """Start anew without the results of the calls whose failure ended the function, if the last reply has any."""
+        if not self._failed or not self._task.done() or self._task.cancelled():
+            return False
+        problem = self._task.exception()
+        causes = [] if problem is None else list(_causes(problem))
+        places = [place for failure, place in self._failed if any(each is failure for each in causes)]
+        if not places:
+            return False
+        self.let_go()
+        told, self._told = self._told, []
+        for place in places:
+            told[-1][place] = (told[-1][place][0], None)
+        self._start()
+        self.give(told)
+        return True
+
+    def _where(self) -> str:
+        """The line at which the function waits, as far as it is known."""
+        frames = self._task.get_stack(limit=1)
+        return f" in line {frames[0].f_lineno} of {Path(frames[0].f_code.co_filename).name}" if frames else ""
+
+    def _lost(self, problem: BaseException) -> None:
+        log_exception("flow.task_failed", problem, flow=self._flow, session_id=self._session_id)
 
 
 def replies_in(messages: Sequence[Message]) -> Iterator[list[Made]]:
@@ -143,13 +219,26 @@ def replies_in(messages: Sequence[Message]) -> Iterator[list[Made]]:
                 yield made
 
 
-def _one(said: Sequence[UserMessage]) -> UserMessage:
-    if len(said) == 1:
-        return said[0]
-    texts = [each.content for each in said]
-    whole = "\n\n".join(each for each in texts if isinstance(each, str))
-    parts = tuple(part for each in texts if not isinstance(each, str) for part in each)
-    return UserMessage(content=parts if parts and not whole else whole)
+def described(problem: BaseException) -> str:
+    """An exception in one line; of a group, those that are in it."""
+    if isinstance(problem, BaseExceptionGroup):
+        inside = cast("BaseExceptionGroup[BaseException]", problem).exceptions
+        return "; ".join(map(described, inside))
+    return f"{type(problem).__name__}: {said_by(problem)}"
+
+
+def _causes(problem: BaseException) -> Iterator[BaseException]:
+    """An exception, those in its group, and those because of which it was raised."""
+    left, seen = [problem], set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            left.extend(cast("BaseExceptionGroup[BaseException]", each).exceptions)
+        left.extend(above for above in (each.__cause__, each.__context__) if above is not None)
 
 
 def _shown(name: str, arguments: object) -> str:

@@ -29,8 +29,9 @@ class FlowChangedError(ModelError):
 
     def __str__(self) -> str:
         return (
-            f"Flow {self.model!r} is not what it was when this turn began: {self.reason}. Deploy the function as it "
-            "was and retry the run, or send a new message."
+            f"Flow {self.model!r} is not what it was when this turn began: {self.reason}. If it was changed, deploy it "
+            "as it was and retry the run, or send a new message. If not, something in it differs from time to time, "
+            "such as a date, a random number or the order of a set: move that into a tool."
         )
 
 
@@ -46,7 +47,8 @@ class FlowStuckError(ModelError):
 class CallFailedError(HelixError):
     """A call that a flow made has no result; the flow may catch this and do something else.
 
-    `why` is the code of the tool's error, such as `tool_failed`, `tool_execution_failed` or `approval_denied`.
+    `why` is the code of the tool's error, such as `tool_failed`, `tool_execution_failed` or `not_approved`, and
+    `message` is what a model would have read.
     """
 
     code = "call_failed"

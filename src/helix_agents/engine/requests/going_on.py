@@ -25,12 +25,13 @@ from helix_agents.engine.requests.start_fields import (
     state_at,
 )
 from helix_agents.engine.services import Services
+from helix_agents.engine.steps.corrections import CONTINUE
 from helix_agents.engine.steps.salvage import is_on_record
 from helix_agents.engine.steps.step_work import CANCELLED
 
 ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
 
-_CONTINUE = UserMessage(content="Continue.", hidden=True, metadata={"helix": "continue"})
+_CONTINUE = UserMessage(content="Continue.", hidden=True, metadata={"helix": CONTINUE})
 
 
 async def plan_resume(

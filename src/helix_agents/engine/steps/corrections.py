@@ -27,6 +27,9 @@ NEWS = "news"
 WAKEUP = "wakeup"
 """Marks the hidden message in which a capability tells an idle session something, which begins a turn."""
 
+CONTINUE = "continue"
+"""Marks the hidden message that asks a model to continue after a stop."""
+
 _BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, NEWS, SUMMARY, SKILLS, RECOLLECTION))
 
 

@@ -1,12 +1,14 @@
 """Scenarios of flows: a function decides what an agent does next, and is replayed wherever its turn goes on."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human
+from helix_agents.agent.failures import ToolFailed
 from helix_agents.agent.state_type import NoState
 from helix_agents.agent.tools import Tool, tool
 from helix_agents.domain.errors import CallFailedError
@@ -42,6 +44,15 @@ class Receipt(BaseModel):
     order: Order
     paid: float
     note: str
+
+
+class Parcel(BaseModel):
+    """Something to send, with data whose written form is not always the same."""
+
+    weights: dict[str, float]
+    rooms: set[int]
+    sent: datetime
+    receipt: Receipt | None = None
 
 
 class Shop:
@@ -198,6 +209,97 @@ class FlowsContract(ScenarioContract):
         async with open_executor() as second:
             assert await completed(await second.retry(counting(mended=True), SESSION)) == "5.0"
         assert shop.ran == ["price tea", "price milk"]
+
+    async def test_a_retry_makes_the_calls_again_that_ended_a_flow(self, open_executor: OpenExecutor) -> None:
+        shop = Shop()
+        broken = {"milk", "honey"}
+
+        @tool
+        async def order(item: str) -> str:
+            """Order something, if it can be had."""
+            shop.ran.append(item)
+            if item in broken:
+                raise ToolFailed(f"no {item}")
+            return item
+
+        def buying() -> AnyAgent:
+            @flow(tools=[order, shop.confirm])
+            async def buying(run: FlowRun) -> str:
+                """Buy several things at once."""
+                async with asyncio.TaskGroup() as group:
+                    found = [group.create_task(run.call(order, item)) for item in ("tea", "milk", "honey")]
+                await run.call(shop.confirm)
+                return " ".join([each.result() for each in found])
+
+            return buying
+
+        async with open_executor() as first:
+            failure = await failed(await first.execute(buying(), "Go", SESSION))
+            assert failure.error == (
+                "Flow 'buying' failed: CallFailedError: order failed (tool_failed): no milk; "
+                "CallFailedError: order failed (tool_failed): no honey"
+            )
+        broken.remove("milk")
+        async with open_executor() as second:
+            failure = await failed(await second.retry(buying(), SESSION))
+            assert failure.error == "Flow 'buying' failed: CallFailedError: order failed (tool_failed): no honey"
+            broken.clear()
+            [question] = (await suspended(await second.retry(buying(), SESSION))).pending
+        async with open_executor() as third:
+            await third.submit_tool_result(SESSION, question.tool_call_id, ToolAnswer(result=True))
+            assert await completed(await third.resume(buying(), SESSION)) == "tea milk honey"
+        assert sorted(shop.ran) == ["honey", "honey", "honey", "milk", "milk", "tea"]
+
+    async def test_a_message_that_a_flow_could_not_read_is_no_part_of_the_next(self, helix: Executor) -> None:
+        shop = Shop()
+        failure = await failed(await helix.execute(shop.flow(), "Tea, please", SESSION))
+        assert failure.code == "flow_input_invalid"
+        much = Order(item="tea", count=9).model_dump_json()
+        receipt = await completed(await helix.execute(shop.flow(), much, SESSION))
+        assert receipt.note == "not sold"
+
+    async def test_a_call_is_found_again_however_its_arguments_are_written(self, open_executor: OpenExecutor) -> None:
+        shop = Shop()
+        packed: list[Parcel] = []
+
+        @tool
+        async def pack(parcel: Parcel, by: str, *, to: list[Order], fast: bool = True) -> Parcel:
+            """Pack a parcel."""
+            packed.append(parcel)
+            return parcel
+
+        def packing(rooms: list[int]) -> AnyAgent:
+            @flow(tools=[pack, shop.confirm])
+            async def packing(run: FlowRun) -> str:
+                """Pack something twice."""
+                # These sets are equal, and list their elements in the order in which they got them.
+                weights = {"tea": 1.5, "b": 2.0, "a": 1e20}
+                parcel = Parcel(weights=weights, rooms=set(rooms), sent=datetime(2026, 5, 1, tzinfo=UTC))
+                same = await run.call(pack, parcel, "Ann", to=[Order(item="tea", count=2)])
+                await run.call(shop.confirm)
+                return f"{same == parcel}"
+
+            return packing
+
+        async with open_executor() as first:
+            [question] = (await suspended(await first.execute(packing([0, 8]), "Go", SESSION))).pending
+        async with open_executor() as second:
+            await second.submit_tool_result(SESSION, question.tool_call_id, ToolAnswer(result=True))
+            assert await completed(await second.resume(packing([8, 0]), SESSION)) == "True"
+        assert len(packed) == 1
+
+    async def test_a_function_waits_in_memory_between_its_steps(self, helix: Executor) -> None:
+        shop = Shop()
+        starts: list[str] = []
+
+        @flow(tools=[shop.price])
+        async def counting(run: FlowRun) -> float:
+            """Add up."""
+            starts.append("started")
+            return sum([await run.call(shop.price, f"{number}") for number in range(5)])
+
+        assert await completed(await helix.execute(counting, "Go", SESSION)) == 12.5
+        assert starts == ["started"]
 
     async def test_a_flow_that_makes_other_calls_than_it_did_is_not_continued(
         self, open_executor: OpenExecutor
