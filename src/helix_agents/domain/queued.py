@@ -1,6 +1,7 @@
 """Turns that wait until their session is free: their messages, and the run that each will become."""
 
 import hashlib
+from collections.abc import Iterable, Set
 
 from msgspec.structs import replace
 
@@ -37,6 +38,30 @@ def run_id_for(session_id: SessionId, key: str) -> RunId:
     """The id of the run that a message with this key starts; a repeated call is recognised by it forever."""
     digest = hashlib.sha256(f"{session_id}\x1f{key}".encode()).hexdigest()
     return f"run_{digest[:26]}"
+
+
+class WaitingMessage(Record):
+    """A message of a turn that waits, as pages show it. If its id is the message's own, sending the message again joins
+    the turn; any other message is named after its run and its place."""
+
+    id: str
+    turn: QueuedTurn
+    message: UserMessage
+
+
+def waiting_messages(queued: Iterable[QueuedTurn], begun: Set[str | None]) -> tuple[WaitingMessage, ...]:
+    """The visible messages of turns that wait, without turns that have started since: `begun` are the ids of the
+    current run and of the messages in the conversation, as far as they have any, read after the queue."""
+    found: list[WaitingMessage] = []
+    for turn in queued:
+        if not (begun - {None}).isdisjoint((turn.run_id, *(message.id for message in turn.messages))):
+            continue
+        for place, message in enumerate(turn.messages):
+            joins = message.id is not None and run_id_for(turn.session_id, message.id) == turn.run_id
+            name = message.id if message.id is not None and joins else f"{turn.run_id}.{place}"
+            if not message.hidden:
+                found.append(WaitingMessage(id=name, turn=turn, message=message))
+    return tuple(found)
 
 
 def sent_again(stored: QueuedTurn, turn: QueuedTurn) -> QueuedTurn:
