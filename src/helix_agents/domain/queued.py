@@ -69,6 +69,14 @@ def sent_again(stored: QueuedTurn, turn: QueuedTurn) -> QueuedTurn:
     return stored if turn.after_stop_of is None else replace(stored, after_stop_of=turn.after_stop_of)
 
 
+def kept_alive(expires_at: int | None, turn: QueuedTurn, now: int) -> int | None:
+    """When a session expires after a turn was queued in it. Whoever sends a message takes part in the session, which
+    therefore lives on; it never ends sooner because of a message."""
+    if expires_at is None or turn.expires_in_ms is None:
+        return expires_at
+    return max(expires_at, now + turn.expires_in_ms)
+
+
 def keeps_others_waiting(run: RunRecord | None) -> bool:
     """Whether a session's current run is running or waits for an answer: what comes after it has to wait."""
     return run is not None and (run.status == "running" or run.status in SUSPENDED)
