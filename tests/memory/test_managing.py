@@ -31,6 +31,7 @@ from helix_agents.domain.errors import (
 from helix_agents.memory import memory_manager
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.embeddings import EmbeddingPurpose
+from helix_agents.testing.clock import ManualClock
 
 ANN = "ann"
 
@@ -190,6 +191,49 @@ async def test_a_janitor_embeds_some_in_each_round_and_comes_to_all(monkeypatch:
             await helix.sweep()
             left.append(len(await helix.memories.list_unembedded(limit=200)))
     assert left == [110, 80, 70, 70]
+
+
+async def test_a_janitor_asks_for_a_refused_text_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helix_agents.memory.memory.LEFT_ALONE_MS", 0)
+    embedder = Embedder()
+    embedder.down = True
+    memory = Memory(embedder=embedder)
+    clock = ManualClock()
+    async with await open_backend("memory://", clock=clock) as backend:
+        store = backend.memories
+        assert store is not None
+        plain = MemoryManager(store)
+        await plain.save(ANN, "A poem of 1 line", memory_id="a-1")
+
+        async def asked() -> int:
+            before = embedder.asked
+            clock.advance(1_000)
+            for _ in range(4):
+                await memory.sweep(store)
+            return embedder.asked - before
+
+        # An embedder that is down is asked each time a round comes to the text: that says nothing about the text.
+        assert await asked() == 2
+        embedder.down = False
+        # The text, and something else to see whether the embedder reads anything.
+        assert [await asked(), await asked()] == [2, 0]
+        for n in range(60):
+            await plain.save(ANN, f"Fact {n}", memory_id=f"b-{n:02}")
+        await plain.save(ANN, "A poem of 2 lines", memory_id="c-1")
+        assert await asked() > 0
+        assert [each.id for each in await store.list_unembedded()] == ["a-1", "c-1"]
+        assert await asked() == 0
+        # Another text of the same memory was never refused.
+        await plain.update(ANN, "a-1", text="A line of prose")
+        await asked()
+        assert [each.id for each in await store.list_unembedded()] == ["c-1"]
+        assert await asked() == 0
+        clock.advance(24 * 60 * 60 * 1000)
+        assert await asked() == 2
+        # Whoever asks for everything gets everything tried.
+        before = embedder.asked
+        await MemoryManager(store, embedder=embedder).process_unembedded_memories()
+        assert embedder.asked - before == 1
 
 
 async def test_an_embedder_that_hangs_or_cancels_itself_is_not_waited_for(
