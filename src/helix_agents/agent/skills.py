@@ -19,7 +19,7 @@ from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.summaries import not_summarised
-from helix_agents.ports.skills import LineRange, LoadedSkill, SkillInfo, SkillProvider
+from helix_agents.ports.skills import PATIENCE_SECONDS, LineRange, LoadedSkill, SkillInfo, SkillProvider
 
 SKILL_LOADED = "skill_loaded"
 """The name of the stream event that says which skill a model has read."""
@@ -285,7 +285,11 @@ def skill_tools(provider: SkillProvider) -> tuple[Tool[..., Any], ...]:
             raise ToolFailed(f"The file {path!r} has no line {first}.")
         return text
 
-    return built_in_tool(LOAD_SKILL, load_skill), built_in_tool(READ_SKILL_FILE, read_skill_file)
+    patience = round(PATIENCE_SECONDS * 1000)
+    return (
+        built_in_tool(LOAD_SKILL, load_skill, timeout_ms=patience),
+        built_in_tool(READ_SKILL_FILE, read_skill_file, timeout_ms=patience),
+    )
 
 
 def _loads_in(messages: Sequence[Message]) -> Iterator[ToolMessage]:
