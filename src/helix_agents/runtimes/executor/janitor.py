@@ -114,8 +114,6 @@ class Janitor:
         pruned = await part(self._services.streams.prune(self._stream_retention_ms), 0)
         woken = await part(self._wake(), Woken())
         workflows = await part(self._tidy(), 0)
-        # Last, because it may wait for a slow service, and nothing waits for its result.
-        await part(self._sweep_memories(), None)
         for later in problems[1:]:
             log_exception("janitor.failed", later)
         if problems:
@@ -162,19 +160,6 @@ class Janitor:
                 await bundle.sweep(entries, partial(is_over, self._services.store))
             except Exception as problem:
                 log_exception("janitor.sweep_failed", problem)
-
-    async def _sweep_memories(self) -> None:
-        """Let the memory of every agent here finish what was left unfinished."""
-        store = self._services.memories
-        if store is None:
-            return
-        memories = {id(agent.memory): agent.memory for agent in self._services.agents.everyone()}
-        for memory in memories.values():
-            if memory is not None:
-                try:
-                    await memory.sweep(store)
-                except Exception as problem:
-                    log_exception("janitor.sweep_failed", problem)
 
     async def _resume_waiting(self) -> int:
         """Resume answered or expired suspensions that were not resumed yet, of sessions and of their companions.
