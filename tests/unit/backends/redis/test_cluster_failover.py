@@ -10,6 +10,7 @@ import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel, tool
 from helix_agents.backends.redis import RedisStateStore
+from helix_agents.backends.redis.cluster import KnownNodes, Node
 from helix_agents.domain.errors import StoreUnavailableError
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing import call
@@ -47,6 +48,18 @@ class Pair:
         while not holds():
             assert time.monotonic() < deadline, what
             time.sleep(0.05)
+
+
+def test_who_connects_next_asks_a_node_that_answers_before_one_that_is_silent() -> None:
+    one, two, three = (Node("127.0.0.1", port) for port in (1, 2, 3))
+    known = KnownNodes(one)
+    known.told(two, [one, three])
+    assert known.all == (two, one, three)
+    known.silent(two)
+    assert known.all == (one, three, two)
+    # One that is no part of the cluster any more is forgotten, except that of the URL, whose name may lead to another.
+    known.told(three, [three])
+    assert known.all == (three, one)
 
 
 @pytest.fixture
