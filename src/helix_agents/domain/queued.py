@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Set
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -40,7 +41,7 @@ def run_id_for(session_id: SessionId, key: str) -> RunId:
     return f"run_{digest[:26]}"
 
 
-class WaitingMessage(Record):
+class WaitingMessage(NamedTuple):
     """A message of a turn that waits, as pages show it. If its id is the message's own, sending the message again joins
     the turn; any other message is named after its run and its place."""
 
