@@ -178,6 +178,30 @@ def test_a_message_may_wait_for_its_turn(site: Site, open_client: OpenClient, se
     ]
 
 
+def test_a_refreshed_page_is_told_which_message_waits_and_has_it_answered_once(
+    site: Site, open_client: OpenClient, session_id: str
+) -> None:
+    first, second, page = open_client(session_id), open_client(session_id), open_client(session_id)
+    first.do("send", text="line", until=PAUSE)
+    enqueue = {"forwardedProps": {"ifRunning": "enqueue"}}
+    second.do("send", text="tides", id="u-2", parameters=enqueue, until="RUN_STARTED")
+    # The request has arrived; a moment later its message is stored.
+    while not (queue := site.get(f"/sessions/{session_id}/queue")["items"]):
+        pass
+    half = page.do("come_back", until=PAUSE)
+    # What is being written stays the last message of the page.
+    assert roles(half) == ["user", "assistant"]
+    (told,) = (event["value"] for event in half["events"] if event.get("name") == "helix.queued")
+    said = {"id": "u-2", "role": "user", "content": "tides"}
+    assert told == [{"runId": queue[0]["runId"], "queuedAt": queue[0]["queuedAt"], "message": said}]
+    site.open_gate()
+    while page.do("look")["messages"][-1]["content"] != LINE or site.get(f"/sessions/{session_id}/queue")["items"]:
+        pass
+    answer = page.do("send", text="tides", id="u-2", parameters=enqueue)
+    assert roles(answer) == ["user", "assistant", "user", "assistant", "tool", "assistant"]
+    assert not [event for event in answer["events"] if event.get("name") == "helix.queued"]
+
+
 def test_what_is_refused_is_told(site: Site, open_client: OpenClient, session_id: str) -> None:
     def post(agent: str = "guide", **fields: Any) -> tuple[int, str]:
         body = {"threadId": session_id, "runId": "r", "messages": [], "tools": [], "context": [], **fields}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, tool
 from helix_agents.domain.chunks import StatePatch, StreamChunk
 from helix_agents.domain.messages import AssistantMessage, ToolMessage, UserMessage
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.llm.scripted import call, reply
@@ -84,6 +85,9 @@ class Told:
 
     async def begun(self) -> "Told":
         return self
+
+    async def queued(self, _: str) -> tuple[QueuedTurn, ...]:
+        return ()
 
     async def snapshot(self, _: str) -> SessionSnapshot:
         self._go_on()

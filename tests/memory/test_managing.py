@@ -20,6 +20,7 @@ from helix_agents import (
     MemoryManager,
     MemoryStore,
     ScriptedModel,
+    ask_human,
 )
 from helix_agents.domain.errors import (
     InvalidInputError,
@@ -31,6 +32,9 @@ from helix_agents.domain.errors import (
 from helix_agents.memory import memory_manager
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.embeddings import EmbeddingPurpose
+from helix_agents.testing import call
+from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.stage import until
 
 ANN = "ann"
 
@@ -46,6 +50,9 @@ class Embedder:
         self.answers.set()
         self.two_ask = asyncio.Event()
         self.asked = self.at_once = self.most = 0
+
+    async def is_asked(self) -> bool:
+        return self.asked > 0
 
     async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose) -> Sequence[Sequence[float]]:
         self.asked += 1
@@ -190,6 +197,68 @@ async def test_a_janitor_embeds_some_in_each_round_and_comes_to_all(monkeypatch:
             await helix.sweep()
             left.append(len(await helix.memories.list_unembedded(limit=200)))
     assert left == [110, 80, 70, 70]
+
+
+async def test_a_round_of_the_janitor_waits_for_no_embedder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helix_agents.memory.memory.LEFT_ALONE_MS", -1_000)
+    embedder = Embedder()
+    embedder.answers.clear()
+    asks = ScriptedModel([call("ask_human", {"question": "Which boat?"})])
+    friend = Agent(name="friend", model=asks, tools=[ask_human()], memory=Memory(embedder=embedder, retrieve=False))
+    async with Executor.open("memory://", agents=[friend], janitor_seconds=0.01) as helix, asyncio.timeout(10):
+        await MemoryManager(helix.memories).save(ANN, "Has a cat")
+        await until(embedder.is_asked)
+        # While the embedder says nothing, others are looked after.
+        await (await helix.execute(friend, "Book a boat", "s-1", expires_in=0.001)).result()
+
+        async def is_expired() -> bool:
+            return (await helix.sessions.get("s-1")).failure_reason == "session_expired"
+
+        await until(is_expired)
+        embedder.answers.set()
+
+
+async def test_a_janitor_asks_for_a_refused_text_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helix_agents.memory.memory.LEFT_ALONE_MS", 0)
+    embedder = Embedder()
+    embedder.down = True
+    memory = Memory(embedder=embedder)
+    clock = ManualClock()
+    async with await open_backend("memory://", clock=clock) as backend:
+        store = backend.memories
+        assert store is not None
+        plain = MemoryManager(store)
+        await plain.save(ANN, "A poem of 1 line", memory_id="a-1")
+
+        async def asked() -> int:
+            before = embedder.asked
+            clock.advance(1_000)
+            for _ in range(4):
+                await memory.sweep(store)
+            return embedder.asked - before
+
+        # An embedder that is down is asked each time a round comes to the text: that says nothing about the text.
+        assert await asked() == 2
+        embedder.down = False
+        # The text, and something else to see whether the embedder reads anything.
+        assert [await asked(), await asked()] == [2, 0]
+        for n in range(60):
+            await plain.save(ANN, f"Fact {n}", memory_id=f"b-{n:02}")
+        await plain.save(ANN, "A poem of 2 lines", memory_id="c-1")
+        assert await asked() > 0
+        assert [each.id for each in await store.list_unembedded()] == ["a-1", "c-1"]
+        assert await asked() == 0
+        # Another text of the same memory was never refused.
+        await plain.update(ANN, "a-1", text="A line of prose")
+        await asked()
+        assert [each.id for each in await store.list_unembedded()] == ["c-1"]
+        assert await asked() == 0
+        clock.advance(24 * 60 * 60 * 1000)
+        assert await asked() == 2
+        # Whoever asks for everything gets everything tried.
+        before = embedder.asked
+        await MemoryManager(store, embedder=embedder).process_unembedded_memories()
+        assert embedder.asked - before == 1
 
 
 async def test_an_embedder_that_hangs_or_cancels_itself_is_not_waited_for(

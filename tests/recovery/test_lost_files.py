@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,19 @@ import pytest
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.tools import tool
 from helix_agents.backends.sqlite import lanes
-from helix_agents.domain.errors import ExecutorClosedError, StoreReplacedError, StoreUnavailableError
+from helix_agents.domain.errors import (
+    ExecutorClosedError,
+    SessionCorruptError,
+    StoreReplacedError,
+    StoreUnavailableError,
+)
+from helix_agents.domain.results import Failed
+from helix_agents.domain.runs import RunRecord
 from helix_agents.ports.backend import open_backend
 from helix_agents.runtimes.executor.handle import RunHandle
-from helix_agents.runtimes.in_process import Executor
+from helix_agents.runtimes.in_process import Executor, drivers
 from helix_agents.testing import ScriptedModel, call
-from helix_agents.testing.contracts.executor.stage import Gate
+from helix_agents.testing.contracts.executor.stage import Gate, until
 
 SESSION = "s-1"
 
@@ -126,6 +133,43 @@ async def test_a_run_whose_file_is_put_back_goes_on(tmp_path: Path):
                 return
             except StoreReplacedError:
                 await asyncio.sleep(0.05)
+
+
+async def test_a_run_whose_file_is_put_back_and_cannot_be_claimed_is_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """No other process would come for it: its lease is alive."""
+    path, gate = tmp_path / "helix.db", Gate()
+    asked = asyncio.Event()
+
+    async def refuse(*_: Any, **__: Any) -> RunRecord:
+        asked.set()
+        raise SessionCorruptError("run", "half of it is missing")
+
+    async with at_work(path, gate) as (helix, run):
+        await lose(path)
+        monkeypatch.setattr(drivers, "claim", refuse)
+        gate.opened.set()
+        with pytest.raises(StoreReplacedError):
+            await run.result()
+        await asked.wait()
+        await put_back(path)
+        agent = worker(gate)
+
+        async def is_settled() -> bool:
+            with suppress(StoreReplacedError):
+                return (await helix.sessions.get(SESSION)).status == "failed"
+            return False
+
+        await until(is_settled)
+        again = await helix.get_handle(agent, SESSION)
+        assert again is not None
+        match await again.result():
+            case Failed(code="session_corrupt"):
+                pass
+            case other:
+                raise AssertionError(other)
+        assert await (await helix.retry(agent, SESSION)).output() == "Done."
 
 
 async def test_a_process_that_leaves_does_not_wait_for_a_store_that_is_away(tmp_path: Path):

@@ -1,5 +1,6 @@
 """What a model sees of a workspace, which ones cannot be defined, and what stops and failures leave of one."""
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,18 @@ from helix_agents import (
     ScriptedModel,
     ToolContext,
     Workspace,
+    ask_human,
     tool,
 )
 from helix_agents.domain.errors import WorkspaceFailedError
 from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.sessions import WorkspaceRef
 from helix_agents.domain.workspaces import files_message, key_of, latest_standing, matches, place_of, stands
 from helix_agents.engine.steps.workspaces import TAKEN_BACK
+from helix_agents.ports.workspaces import WorkspaceOwner
 from helix_agents.testing import call, reply
+from helix_agents.testing.contracts.executor.stage import until
 from tests.workspaces.processes import until_gone, until_there
 
 pytestmark = pytest.mark.anyio
@@ -244,6 +249,41 @@ async def test_a_snapshot_that_fails_holds_up_nothing_and_a_rewind_says_what_is_
         assert isinstance(await (await helix.execute(agent, "Again", "s")).result(), Completed)
         assert isinstance(agent.model, ScriptedModel)
         assert files_message(TAKEN_BACK) in agent.model.requests[-1].messages
+
+
+class Stuck(InMemoryWorkspaces):
+    """A disk of another machine that does not answer when something is to be deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def delete(self, owner: WorkspaceOwner, ref: WorkspaceRef | None) -> None:
+        self.asked.set()
+        await self.answers.wait()
+
+
+async def test_a_provider_that_deletes_nothing_holds_up_only_sessions_that_expired() -> None:
+    stuck = Stuck()
+    asks = call("ask_human", {"question": "Which file?"})
+    agent = _agent(Workspace(stuck), asks, asks, tools=[ask_human(deadline=0.05)])
+    async with asyncio.timeout(20), Executor.open("memory://", agents=[agent], janitor_seconds=0.01) as helix:
+        await (await helix.execute(agent, "Go", "s-1", expires_in=0.001)).result()
+        await stuck.asked.wait()
+        await (await helix.execute(agent, "Go", "s-2")).result()
+
+        async def is_late() -> bool:
+            found = await helix.list_pending(PendingFilter(session_id="s-2", states=("expired", "consumed", "dropped")))
+            return found.total > 0
+
+        await until(is_late)
+        assert (await helix.sessions.get("s-1")).status == "active"
+        stuck.answers.set()
+
+        async def is_expired() -> bool:
+            return (await helix.sessions.get("s-1")).failure_reason == "session_expired"
+
+        await until(is_expired)
 
 
 async def test_an_agent_whose_provider_was_exchanged_is_told_which_one_its_session_knows() -> None:

@@ -16,6 +16,7 @@ def built_in_tool(
     effect: Effect = "repeatable",
     unknown_outcome: UnknownOutcome | None = None,
     require_approval: bool | ApprovalPredicate = False,
+    timeout_ms: int | None = None,
 ) -> Tool[..., Any]:
     """A function as a built-in tool, described by its docstring; repeatable unless stated otherwise."""
     documented = read_docstring(function.__doc__)
@@ -27,4 +28,5 @@ def built_in_tool(
         effect=effect,
         unknown_outcome=unknown_outcome,
         require_approval=require_approval,
+        timeout_ms=timeout_ms,
     )

@@ -10,10 +10,13 @@ from helix_agents.agent.skills import MOST_FILES_TOLD, found_skill, inside
 from helix_agents.agent.tools import Tool
 from helix_agents.agent.workspace import Workspace
 from helix_agents.agent.workspace_tools import tells_model
-from helix_agents.ports.skills import SkillFiles, SkillProvider
+from helix_agents.ports.skills import PATIENCE_SECONDS, SkillFiles, SkillProvider
 
 FOLDER = "skills"
 """The folder of a workspace that has a folder for each copied skill."""
+
+_LONGEST_SECONDS = 5 * PATIENCE_SECONDS
+"""How long a provider may take for all files of a skill, which it is asked for one after another."""
 
 
 def copy_skill_tool(provider: SkillProvider, workspace: Workspace) -> Tool[..., Any]:
@@ -48,7 +51,7 @@ def copy_skill_tool(provider: SkillProvider, workspace: Workspace) -> Tool[..., 
         said = f"Copied to {FOLDER}/{skill}: {_list_of(copied)}."
         return f"{said} Left out: {_list_of(left)}." if left else said
 
-    return built_in_tool(COPY_SKILL, copy_skill)
+    return built_in_tool(COPY_SKILL, copy_skill, timeout_ms=round(_LONGEST_SECONDS * 1000))
 
 
 async def _content_of(provider: SkillProvider, skill: str, path: str) -> tuple[bytes | None, str]:

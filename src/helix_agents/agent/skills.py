@@ -20,7 +20,7 @@ from helix_agents.agent.workspace import Workspace
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.summaries import not_summarised
-from helix_agents.ports.skills import LineRange, LoadedSkill, SkillInfo, SkillProvider
+from helix_agents.ports.skills import PATIENCE_SECONDS, LineRange, LoadedSkill, SkillInfo, SkillProvider
 
 SKILL_LOADED = "skill_loaded"
 """The name of the stream event that says which skill a model has read."""
@@ -292,7 +292,11 @@ def skill_tools(provider: SkillProvider, workspace: Workspace | None = None) -> 
             raise ToolFailed(f"The file {path!r} has no line {first}.")
         return text
 
-    reading = built_in_tool(LOAD_SKILL, load_skill), built_in_tool(READ_SKILL_FILE, read_skill_file)
+    patience = round(PATIENCE_SECONDS * 1000)
+    reading = (
+        built_in_tool(LOAD_SKILL, load_skill, timeout_ms=patience),
+        built_in_tool(READ_SKILL_FILE, read_skill_file, timeout_ms=patience),
+    )
     if workspace is None:
         return reading
     from helix_agents.agent.skill_copies import copy_skill_tool

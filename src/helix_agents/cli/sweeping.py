@@ -53,15 +53,21 @@ async def sweep(
 
 
 async def _sweep_forever(output: Output, helix: Executor, every: float) -> None:
-    """Sweep again and again. A webhook that is slow to answer holds up no round; it is counted in a later one."""
+    """Sweep again and again. A webhook or an embedder that is slow to answer holds up no round; what a webhook was told
+    is counted in a later one."""
     telling: asyncio.Task[int] | None = None
+    remembering: asyncio.Task[None] | None = None
     while True:
         swept = await helix.janitor.sweep()
         telling = telling or asyncio.create_task(helix.webhooks.tell())
+        remembering = remembering or asyncio.create_task(helix.memory_rounds.sweep())
         await asyncio.wait((telling,), timeout=min(every, MOST_SECONDS_FOR_WEBHOOKS))
         if telling.done():
             swept = msgspec.structs.replace(swept, told=telling.result())
             telling = None
+        if remembering.done():
+            remembering.result()
+            remembering = None
         _report(output, swept)
         await asyncio.sleep(every)
 

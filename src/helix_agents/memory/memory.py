@@ -1,7 +1,7 @@
 """What an agent remembers across conversations, and about whom, as one frozen definition."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from helix_agents.memory.learning import (
     question_about,
 )
 from helix_agents.memory.memory_manager import LEAST_SIMILARITY, MemoryManager, check_embedder
+from helix_agents.memory.refused import RefusedTexts
 from helix_agents.memory.tools import SAVE_MEMORY, SEARCH_MEMORY, Desk, save_tool, search_tool
 from helix_agents.ports.embeddings import EmbeddingAdapter, open_embedder
 from helix_agents.ports.llm import LLMAdapter, ModelSettings
@@ -209,7 +210,11 @@ class Memory:
         if self.embedder is None:
             return
         swept = await self._manager(store).process_unembedded_memories(
-            older_than_ms=LEFT_ALONE_MS, only_pending=True, after=self._swept.after, at_most=MOST_SWEPT
+            older_than_ms=LEFT_ALONE_MS,
+            only_pending=True,
+            after=self._swept.after,
+            at_most=MOST_SWEPT,
+            refused=self._swept.refused,
         )
         self._swept.after = swept.after
 
@@ -257,9 +262,10 @@ class Memory:
 
 @dataclass
 class _Swept:
-    """How far this process has come with embedding what was left over."""
+    """How far this process has come with embedding what was left over, and what the embedder refused of it."""
 
     after: tuple[EntityId, MemoryId] | None = None
+    refused: RefusedTexts = field(default_factory=RefusedTexts)
 
 
 _: type[AgentMemory] = Memory

@@ -35,6 +35,7 @@ from helix_agents.domain.memory_words import words_of
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
 from helix_agents.engine.log import log_exception
 from helix_agents.memory.executors import EmbeddingExecutor, InlineEmbeddingExecutor
+from helix_agents.memory.refused import RefusedTexts
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.clock import IdSource
 from helix_agents.ports.embeddings import EmbeddingAdapter, EmbeddingPurpose, open_embedder
@@ -61,6 +62,11 @@ class ProcessedMemories:
     embedded: int = 0
     left: int = 0
     after: tuple[EntityId, MemoryId] | None = None
+
+
+def _may_pass(problem: Exception) -> bool:
+    """Whether the same request may succeed later."""
+    return isinstance(problem, TimeoutError) or bool(getattr(problem, "retryable", False))
 
 
 def check_embedder(subject: str, embedder: object) -> None:
@@ -253,10 +259,12 @@ class MemoryManager:
         only_pending: bool = False,
         after: tuple[EntityId, MemoryId] | None = None,
         at_most: int | None = None,
+        refused: RefusedTexts | None = None,
     ) -> ProcessedMemories:
         """Embed the memories that this embedder has not embedded yet: because their process died, because the embedder
         was down, or, unless `only_pending`, because another embedder did it. Many processes may do this at once. With
-        `at_most`, about that many are processed, starting after `after`.
+        `at_most`, about that many are processed, starting after `after`. Texts in `refused` are left out, and texts
+        that the embedder refuses are added to it.
 
         Raises:
             DefinitionError: there is no embedder.
@@ -268,7 +276,9 @@ class MemoryManager:
         embedded = left = 0
         while batch := await self.store.list_unembedded(other, after=after, before_ms=before, limit=_AT_ONCE):
             after = batch[-1].entity, batch[-1].id
-            done = await self._embed_batch(batch)
+            now = self.store.now_ms()
+            asked = batch if refused is None else [each for each in batch if not refused.has(each, now)]
+            done = await self._embed_batch(asked, refused) if asked else 0
             embedded += done or 0
             left += len(batch) - (done or 0)
             if done is None or (at_most is not None and embedded + left >= at_most):
@@ -299,18 +309,33 @@ class MemoryManager:
         await self._executor.submit(embed)
         return msgspec.structs.replace(memory, embedded_by=done[0]) if done else memory
 
-    async def _embed_batch(self, memories: Sequence[MemoryRecord]) -> int | None:
+    async def _embed_batch(self, memories: Sequence[MemoryRecord], refused: RefusedTexts | None = None) -> int | None:
         """Embed memories; if a batch is refused, each by itself. Returns how many were embedded; None if the embedder
         does not answer at all."""
+        problem = await self._try(memories)
+        if problem is None:
+            return len(memories)
+        if len(memories) == 1 and refused is None:
+            return 0
+        if _may_pass(problem) or not await self._answers():
+            return None
+        embedded = 0
+        for each in memories:
+            if len(memories) > 1:
+                problem = await self._try((each,))
+            if problem is None:
+                embedded += 1
+            elif refused is not None and not _may_pass(problem):
+                refused.add(each, self.store.now_ms())
+        return embedded
+
+    async def _try(self, memories: Sequence[MemoryRecord]) -> Exception | None:
+        """Embed memories with one request; returns what went wrong, None if nothing did."""
         try:
             vectors = await self._embed([each.text for each in memories], "document")
         except Exception as problem:
             log_exception("memory.not_embedded", problem, memories=len(memories))
-            if len(memories) == 1:
-                return 0
-            if getattr(problem, "retryable", False) or not await self._answers():
-                return None
-            return sum([await self._embed_batch((each,)) or 0 for each in memories])
+            return problem
         assert self.embedder is not None
         for memory, vector in zip(memories, vectors, strict=True):
             await self.store.put_embedding(
@@ -322,7 +347,7 @@ class MemoryManager:
                     vector=vector,
                 )
             )
-        return len(memories)
+        return None
 
     async def _answers(self) -> bool:
         """Whether the embedder reads anything. If so, it refused one text, which is no reason to skip the others."""

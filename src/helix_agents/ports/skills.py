@@ -5,6 +5,10 @@ from typing import Protocol, runtime_checkable
 
 from helix_agents.domain.records import Record
 
+PATIENCE_SECONDS = 60.0
+"""How long a provider may take for the list of a run, or for one call of a tool. A provider that hangs must not hold up
+a run forever."""
+
 
 class SkillInfo(Record):
     """A skill as every request lists it: its name, and when it helps."""
@@ -38,7 +42,8 @@ class SkillProvider(Protocol):
 
     `list_skills` is called once per run, and its result is recorded with the run's first reply, so it may change
     between two runs. If that call raises, the run fails as `skills_unavailable`; if a tool's call raises, the tool
-    tells the model. Raise `ToolFailed` to choose the words.
+    tells the model. Raise `ToolFailed` to choose the words. A provider that does not answer within `PATIENCE_SECONDS`
+    counts as one that raised.
     """
 
     async def list_skills(self) -> Sequence[SkillInfo]:

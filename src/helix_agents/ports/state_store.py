@@ -453,8 +453,9 @@ class Queues(Protocol):
     """Turns that wait until their session is free. A start that says `queued` takes its turn from here."""
 
     async def queue_turn(self, turn: QueuedTurn) -> QueuedTurn | None:
-        """Put a turn at the end of its session's queue. If a turn with the same run id already waits there, that one is
-        returned instead, and nothing is changed.
+        """Put a turn at the end of its session's queue, and keep the session alive for the turn's `expires_in_ms`, as
+        `kept_alive` says. If a turn with the same run id already waits there, that one is returned instead, and nothing
+        is changed.
 
         None if there is nothing to wait for, in which case nothing was written: its run was started before, or the
         session is free and no other turn waits.

@@ -1,13 +1,13 @@
 """Stored sessions over HTTP: listings, transcripts, snapshots for a first paint, and deletion."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from typing import cast, get_args
 
 from starlette.responses import Response
 
 from helix_agents.domain.paging import Page
 from helix_agents.domain.pending import OPEN, PendingCall, PendingFilter, PendingKind
-from helix_agents.domain.queued import QueuedTurn, run_id_for
+from helix_agents.domain.queued import WaitingMessage, waiting_messages
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionStatus, SessionSummary
 from helix_agents.domain.usage import DAY_MS, UsageFilter, UsageRollup
 from helix_agents.server.answers import (
@@ -282,7 +282,7 @@ async def get_snapshot(call: Call) -> Response:
     session = await call.session(call.path_id())
     _, limit = page_of(call)
     # In this order: a message that leaves the queue in between is part of the conversation then.
-    waiting = await call.executor.sessions.queued(session.session_id)
+    queued = await call.executor.sessions.queued(session.session_id)
     conversation = await _shown(call, session)
     messages = _ui_messages(call, conversation)
     now = conversation.session
@@ -294,7 +294,7 @@ async def get_snapshot(call: Call) -> Response:
             active=run is not None and run.status == "running",
             messages=tuple(messages[-limit:]),
             total_messages=len(messages),
-            queued=_queued(waiting, {now.current_run_id, *(message["id"] for message in messages)}),
+            queued=_queued(waiting_messages(queued, {now.current_run_id, *(message["id"] for message in messages)})),
             state=now.custom_state,
             pending=tuple(call for call in now.pending_client_tool_calls.values() if call.state in OPEN),
             stream_sequence=conversation.sequence,
@@ -318,18 +318,15 @@ async def _shown(call: Call, session: SessionSummary) -> Conversation:
     return conversation
 
 
-def _queued(waiting: Iterable[QueuedTurn], begun: Set[str | None]) -> tuple[UIMessage, ...]:
-    """The messages that wait and have not started. A message that would join its future turn if it were sent again
-    keeps its id; any other is named after its run and its place."""
-    shown: list[UIMessage] = []
-    for turn in waiting:
-        if begun.isdisjoint((turn.run_id, *(message.id for message in turn.messages))):
-            for place, message in enumerate(turn.messages):
-                joins = message.id is not None and run_id_for(turn.session_id, message.id) == turn.run_id
-                said = user_message(message, f"{turn.run_id}.{place}")
-                metadata = {"runId": turn.run_id, "queuedAt": turn.queued_at}
-                shown.append({**said, "metadata": metadata, **({} if joins else {"id": f"{turn.run_id}.{place}"})})
-    return tuple(shown)
+def _queued(waiting: Iterable[WaitingMessage]) -> tuple[UIMessage, ...]:
+    return tuple(
+        {
+            **user_message(each.message, each.id),
+            "id": each.id,
+            "metadata": {"runId": each.turn.run_id, "queuedAt": each.turn.queued_at},
+        }
+        for each in waiting
+    )
 
 
 def _ui_messages(call: Call, conversation: Conversation) -> list[UIMessage]:

@@ -1,13 +1,18 @@
-"""Earlier states of a folder's files: a list for each snapshot, and every content once, by its digest."""
+"""Earlier states of a folder's files: a list for each snapshot, and every content once, by its digest.
+
+A file that has not changed since the last snapshot is not read again. What says so is the time at which the system last
+changed it, which no program can set. That time is only as fine as the file system's clock, so a file that changed
+shortly before a snapshot is read by the next one too.
+"""
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import file_digest
 from shutil import copyfileobj, rmtree
 
-from helix_agents.domain.errors import WorkspaceFailedError
+from helix_agents.domain.errors import HelixError, WorkspaceFailedError
 from helix_agents.domain.records import Record, decode, encode
 from helix_agents.workspaces.guarded_folder import (
     ASIDE,
@@ -22,9 +27,12 @@ from helix_agents.workspaces.guarded_folder import (
 
 OBJECTS = "objects"
 SNAPSHOTS = "snapshots"
+KNOWN = "known.json"
+"""The digests of files that the last snapshot read, and how to tell that they are still the same."""
 
 _SUFFIX = ".json"
 _MOST_BYTES_OF_A_LIST = 100_000_000
+_SETTLED_NS = 2_000_000_000
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -41,6 +49,21 @@ class _Kept(Record):
 
 class _Snapshot(Record):
     entries: tuple[_Kept, ...]
+
+
+class _Digest(Record):
+    """The digest of a file's content, which it has as long as size and times are these."""
+
+    digest: str
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+
+class _Known(Record):
+    """Digests by the files' numbers in the file system."""
+
+    files: dict[str, _Digest]
 
 
 class FolderSnapshots:
@@ -60,11 +83,13 @@ class FolderSnapshots:
                 opened(ASIDE, within=home) as aside,
                 opened(SNAPSHOTS, within=home) as snapshots,
             ):
-                keeping = _Keeping(self._folder.name, objects, aside, self._most_bytes)
+                keeping = _Keeping(self._folder.name, objects, aside, self._most_bytes, _known_in(home))
                 entries = keeping.entries_of(files)
                 os.fsync(objects)
                 write_file(aside, "list", encode(_Snapshot(entries=entries)))
                 os.rename("list", name + _SUFFIX, src_dir_fd=aside, dst_dir_fd=snapshots)
+                write_file(aside, "known", encode(_Known(files=keeping.known)), lasting=False)
+                os.rename("known", KNOWN, src_dir_fd=aside, dst_dir_fd=home)
 
     def list(self) -> Sequence[str]:
         with suppress(OSError), self._folder.home() as home, opened(SNAPSHOTS, within=home) as snapshots:
@@ -98,8 +123,13 @@ class FolderSnapshots:
 class _Keeping:
     """Copies the contents of a folder into the snapshots, each content once, up to a limit of bytes."""
 
-    def __init__(self, workspace: str, objects: int, aside: int, most_bytes: int) -> None:
+    def __init__(
+        self, workspace: str, objects: int, aside: int, most_bytes: int, known_before: Mapping[str, _Digest]
+    ) -> None:
         self._workspace = workspace
+        self._known_before = known_before
+        self._settled_before_ns = _now_ns(aside) - _SETTLED_NS
+        self.known: dict[str, _Digest] = {}
         self._objects = objects
         self._aside = aside
         self._most_bytes = most_bytes
@@ -123,14 +153,23 @@ class _Keeping:
 
     def _digest_of(self, folder: int, name: str) -> str:
         with opened(name, _READING, within=folder) as file, os.fdopen(os.dup(file), "rb") as reading:
-            self._left -= os.fstat(file).st_size
+            there = os.fstat(file)
+            self._left -= there.st_size
             if self._left < 0:
                 raise WorkspaceFailedError(
                     self._workspace,
                     f"its files have more than {self._most_bytes:,} bytes, which is too much for a snapshot; "
                     "to allow more, give LocalWorkspaces(snapshot_bytes=…).",
                 )
+            number = f"{there.st_dev}.{there.st_ino}"
+            known = self._known_before.get(number)
+            if known is not None and known == _read_as(known.digest, there) and _is_there(self._objects, known.digest):
+                self.known[number] = known
+                return known.digest
             digest = file_digest(reading, "sha256").hexdigest()
+            is_same = _read_as(digest, os.fstat(file)) == _read_as(digest, there)
+            if is_same and there.st_ctime_ns < self._settled_before_ns:
+                self.known[number] = _read_as(digest, there)
             if not _is_there(self._objects, digest):
                 reading.seek(0)
                 with suppress(FileNotFoundError):
@@ -141,6 +180,25 @@ class _Keeping:
                     os.fsync(new)
                 os.rename("content", digest, src_dir_fd=self._aside, dst_dir_fd=self._objects)
             return digest
+
+
+def _read_as(digest: str, there: os.stat_result) -> _Digest:
+    """The digest of a file that was read when it looked like this."""
+    times = {"modified_ns": there.st_mtime_ns, "changed_ns": there.st_ctime_ns}
+    return _Digest(digest=digest, size=there.st_size, **times)
+
+
+def _known_in(home: int) -> Mapping[str, _Digest]:
+    """What the last snapshot knew; nothing if that cannot be read, since every file can be read instead."""
+    with suppress(OSError, HelixError):
+        return decode(read_file(home, KNOWN, KNOWN, _MOST_BYTES_OF_A_LIST), _Known).files
+    return {}
+
+
+def _now_ns(folder: int) -> int:
+    """The time by the clock of the file system, which may be that of another machine."""
+    write_file(folder, "clock", b"", lasting=False)
+    return os.stat("clock", dir_fd=folder).st_ctime_ns
 
 
 def _is_there(folder: int, name: str) -> bool:

@@ -213,8 +213,8 @@ def read_file(folder: int, name: str, path: str, most_bytes: int) -> bytes:
     return content
 
 
-def write_file(folder: int, name: str, content: bytes, mode: int | None = None) -> None:
-    """A new file in an open folder, on disk when this returns; a file that was left there is replaced."""
+def write_file(folder: int, name: str, content: bytes, mode: int | None = None, *, lasting: bool = True) -> None:
+    """A new file in an open folder, if `lasting` on disk when this returns; a file that was left there is replaced."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     with opened(name, _NEW_FILE, within=folder) as file, os.fdopen(os.dup(file), "wb") as writing:
@@ -222,7 +222,8 @@ def write_file(folder: int, name: str, content: bytes, mode: int | None = None) 
         writing.flush()
         if mode is not None:
             os.fchmod(file, mode)
-        os.fsync(file)
+        if lasting:
+            os.fsync(file)
 
 
 def walk(folder: int, above: Sequence[str] = (), *, deep: bool) -> Iterator[FileInfo]:

@@ -1,5 +1,7 @@
 """Turns that wait until their session is free."""
 
+from dataclasses import replace
+
 import msgspec
 
 from helix_agents.backends.in_memory.handle import Handle, own
@@ -9,7 +11,7 @@ from helix_agents.domain import door
 from helix_agents.domain.errors import QueuedTurnGoneError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, check_page
-from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, sent_again
+from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, kept_alive, sent_again
 
 
 def take_queued(tx: Transaction, session_id: SessionId, run_id: RunId) -> None:
@@ -45,6 +47,10 @@ class InMemoryQueues(Handle):
                     return None
                 check_room(turn.session_id, len(waiting))
                 stored = msgspec.structs.replace(turn, queued_at=tx.now)
+                row = session_row(tx.tables, turn.session_id)
+                expires_at = kept_alive(row.record.expires_at, turn, tx.now)
+                record = msgspec.structs.replace(row.record, expires_at=expires_at)
+                tx.put(tx.tables.sessions, turn.session_id, replace(row, record=record))
             else:
                 stored = sent_again(stored, turn)
             tx.put(tx.within(tx.tables.queued, turn.session_id), turn.run_id, stored)

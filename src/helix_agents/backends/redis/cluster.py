@@ -1,7 +1,7 @@
 """A cluster: each command goes over a line of its own to the node that has its slot, and follows slots that move."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from helix_agents.backends.redis.line import Line
@@ -22,17 +22,35 @@ class Node(NamedTuple):
     port: int
 
 
+class KnownNodes:
+    """The nodes of a cluster, with the one that answered last in front. Whoever connects shares this knowledge, in
+    whichever thread: the node that a URL names may be the one that died.
+    """
+
+    def __init__(self, first: Node) -> None:
+        self._first = first
+        self.all: tuple[Node, ...] = (first,)
+
+    def told(self, by: Node, nodes: Iterable[Node]) -> None:
+        """Take in which nodes there are, replicas included, as one of them says."""
+        self.all = tuple(dict.fromkeys((by, *nodes, self._first)))
+
+    def silent(self, node: Node) -> None:
+        """A node does not answer: the others come before it, also for whoever asks next."""
+        self.all = (*(each for each in self.all if each != node), node)
+
+
 class ClusterLines:
     """Commands for one node arrive in the order they were given; those for different nodes in any order.
 
     A node that no longer has a slot does nothing and names the node that has it, so the command is sent there. While
     the keys of a slot are being moved, some are here and some there; a command that needs both waits for up to
     `patience` seconds. When a connection is lost, the commands under way fail, because they may have been carried out;
-    the next command asks the other nodes who has which slots.
+    the next command asks the other nodes who has which slots, and also replicas, one of which may have taken over.
     """
 
-    def __init__(self, first: Node, connect: Callable[[Node], Any], *, patience: float) -> None:
-        self._first = first
+    def __init__(self, known: KnownNodes, connect: Callable[[Node], Any], *, patience: float) -> None:
+        self._known = known
         self._connect = connect
         self._patience = patience
         self._lines: dict[Node, Line] = {}
@@ -90,7 +108,7 @@ class ClusterLines:
         if slot not in self._nodes:
             await self._learn()
         # If no node has the slot, any node asked says so.
-        return self._nodes.get(slot, self._first)
+        return self._nodes.get(slot, self._known.all[0])
 
     async def _learn(self) -> None:
         """Ask which node has which slots; concurrent callers wait for the same answer."""
@@ -107,17 +125,19 @@ class ClusterLines:
 
     async def _ask_nodes(self) -> None:
         problem: BaseException | None = None
-        known = dict.fromkeys((self._first, *self._lines))
+        known = dict.fromkeys((*self._known.all, *self._lines))
         # Connected nodes are asked first: some of the others may be gone for good and take long not to answer.
-        for node in sorted(known, key=lambda node: not self._line(node).is_connected):
+        for node in sorted(known, key=lambda node: node not in self._lines or not self._lines[node].is_connected):
             try:
                 answer: list[Any] = await self._line(node).send("CLUSTER", "SLOTS")
             except LOST as lost:
+                self._known.silent(node)
                 problem = lost
                 continue
             self._nodes = {
                 slot: _named(owner, node) for first, last, owner, *_ in answer for slot in range(first, last + 1)
             }
+            self._known.told(node, (_named(each, node) for _, _, *owners in answer for each in owners))
             return
         assert problem is not None
         raise problem

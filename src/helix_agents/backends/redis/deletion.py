@@ -1,6 +1,6 @@
 """How a session and everything below it is deleted while its branches stay whole."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from helix_agents.backends.redis.index import entry_id
@@ -13,9 +13,27 @@ from helix_agents.backends.redis.transaction import READ_AT_ONCE, Command, Known
 from helix_agents.domain.ids import SessionId, StreamId
 from helix_agents.ports.clock import Clock
 
+MOST_REMEMBERED = 50_000
+"""Of a slot with more sessions than this, who is in it is not remembered."""
 
-async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -> list[SessionId]:
-    """Remove the session and every session below it; returns which were removed."""
+
+class StreamsAsideError(Exception):
+    """Streams of a tree that are in other slots, and have to be deleted before it."""
+
+    def __init__(self, streams: Sequence[StreamId]) -> None:
+        self.streams = streams
+
+
+async def delete_tree(
+    tx: Transaction, space: Keyspace, session_id: SessionId, deleted: Set[StreamId]
+) -> list[SessionId]:
+    """Remove the session and every session below it; returns which were removed. `deleted` are streams in other slots
+    that are gone already.
+
+    Raises:
+        StreamsAsideError: there are others of them. They go first: if this is interrupted, the next deletion of the
+            session finds them again.
+    """
     if await find_session(tx, session_id) is None:
         return []
     members = await load_members(tx)
@@ -24,6 +42,8 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
     tx.change(members)
     tx.change(segments)
     found = await find_sessions(tx, gone)
+    if aside := [stream_id for known in found if (stream_id := _stream_aside(known.value)) not in (None, *deleted)]:
+        raise StreamsAsideError(aside)
     owners = dict.fromkeys(name for known in found for name in _owners(known.value))
     for first in range(0, len(found), READ_AT_ONCE):
         some = found[first : first + READ_AT_ONCE]
@@ -34,28 +54,29 @@ async def delete_tree(tx: Transaction, space: Keyspace, session_id: SessionId) -
             await _delete_one(tx, space, known)
     await _delete_calls(tx, list(owners), set(gone))
     release(tx, segments.value, set(gone))
-    if members.value.keys() <= set(gone):
+    members.value.remove(gone)
+    left = len(members.value.parents)
+    if left:
+        tx.do_with_all("HDEL", members.key, gone)
+    else:
         # No session is left in this slot, not even a branch.
         tx.do("UNLINK", members.key)
         tx.do("UNLINK", segments.key)
-    else:
-        tx.do_with_all("HDEL", members.key, gone)
-    # What is left of these is read again when it is needed.
-    segments.value = members.value = None  # pyright: ignore[reportAttributeAccessIssue]
+    if not 0 < left <= MOST_REMEMBERED:
+        # What is left of these is read again when it is needed. Otherwise the next deletion here knows it.
+        segments.value = members.value = None  # pyright: ignore[reportAttributeAccessIssue]
     return gone
-
-
-async def streams_aside(tx: Transaction, session_id: SessionId) -> list[StreamId]:
-    """Streams of the session and those below it that are not named after them, and so may be in another slot."""
-    if await find_session(tx, session_id) is None:
-        return []
-    records = [known.value.record for known in await find_sessions(tx, await tree(tx, session_id))]
-    return [record.stream_id for record in records if record.stream_id not in (None, record.session_id)]
 
 
 def _owners(session: Session) -> tuple[SessionId, SessionId]:
     """The sessions that a session's calls are stored under: its root, and itself if it is the root of others."""
     return session.record.root_session_id, session.record.session_id
+
+
+def _stream_aside(session: Session) -> StreamId | None:
+    """A session's stream if it is not named after it, and so may be in another slot."""
+    stream_id = session.record.stream_id
+    return None if stream_id == session.record.session_id else stream_id
 
 
 def _stream_of(session: Session) -> StreamId:

@@ -69,7 +69,10 @@ class Expiry:
     async def _keys(self, tx: Transaction, session: Session) -> list[str]:
         """Every key in the slot of a session that is alone there."""
         slot, name, stream_id = tx.slot, tx.tag, session.record.stream_id or tx.tag
-        segments = {*(await load_segments(tx)).value, *(args[2] for args in tx.commands if _adds_segment(args, tx))}
+        segments = {
+            *(await load_segments(tx)).value.rows,
+            *(args[2] for args in tx.commands if _adds_segment(args, tx)),
+        }
         of_stream = (slot.stream(stream_id), slot.chunks(stream_id))
         return [
             *(key(name) for key in (slot.session, slot.runs, slot.turns, slot.checkpoints, slot.refs, slot.staging)),
@@ -101,7 +104,7 @@ async def _goes(tx: Transaction, known: Known[Session]) -> bool:
     if members.key in tx.touched and known.revision:
         # Another session is being added to this slot.
         return False
-    return members.value.keys() <= {tx.tag}
+    return members.value.parents.keys() <= {tx.tag}
 
 
 async def forget_vanished(space: Keyspace, clock: Clock) -> None:

@@ -248,6 +248,9 @@ class Keyspace:
             known.revision = revisions[known.key]
             if known.key in tx.touched:
                 known.value = None
+        for key in tx.touched:
+            # What is remembered of it is out of date.
+            self.take(key)
         self._keep_all(tx)
 
     def _keep_all(self, tx: Transaction) -> None:

@@ -1,8 +1,7 @@
 """History stored once: sessions and branches share stretches of messages and of state writes."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -331,33 +330,132 @@ async def stand_at(
     return line
 
 
-def release(tx: Transaction, segments: dict[str, Segment], owners: set[SessionId]) -> None:
+Reach: TypeAlias = tuple[int, int]
+"""How many messages and state writes of a segment are seen by those that build on it."""
+
+
+class Segments:
+    """The segments of a slot, whose they are, what builds on each, and how much of those without an owner is seen.
+
+    Releasing some costs what is released, however many others there are.
+    """
+
+    def __init__(self, rows: dict[str, Segment]) -> None:
+        self.rows = rows
+        self._owned: dict[SessionId, set[str]] = {}
+        self._below: dict[str, set[str]] = {}
+        self._seen: dict[str, Reach] = {}
+        for name, segment in rows.items():
+            if segment.owner is not None:
+                self._owned.setdefault(segment.owner, set()).add(name)
+            if segment.parent is not None and segment.parent in rows:
+                self._below.setdefault(segment.parent, set()).add(name)
+        for name in self._upwards(name for name in rows if name not in self._below):
+            self._look(name)
+
+    def of(self, owners: Iterable[SessionId]) -> set[str]:
+        """The segments that these sessions own."""
+        return {name for owner in owners for name in self._owned.get(owner, ())}
+
+    def affected(self, names: Set[str], owners: Set[SessionId]) -> list[str]:
+        """These segments and those without another owner that they build on, each after what builds on it."""
+        found = set(names)
+        for name in names:
+            above = self.rows[name].parent
+            while above is not None and above in self.rows and above not in found:
+                segment = self.rows[above]
+                if segment.owner is not None and segment.owner not in owners:
+                    break
+                found.add(above)
+                above = segment.parent
+        leaves = [name for name in found if found.isdisjoint(self._below.get(name, ()))]
+        return self._upwards(leaves, within=found)
+
+    def seen(self, name: str) -> Reach | None:
+        """How much of a segment is seen by those that build on it; None if nothing builds on it."""
+        return max_of(self._reaches(name))
+
+    def is_seen(self, name: str, reach: Reach) -> bool:
+        """Whether one of those that build on a segment sees at least this much of it."""
+        messages, states = reach
+        return any(m >= messages and s >= states for m, s in self._reaches(name))
+
+    def erase(self, name: str) -> None:
+        """Remove a segment."""
+        segment = self.rows.pop(name)
+        self._disown(name, segment)
+        self._seen.pop(name, None)
+        self._below.pop(name, None)
+        if segment.parent in self._below:
+            self._below[segment.parent].discard(name)
+
+    def let_live(self, name: str) -> None:
+        """Let a segment live on for those that build on it, without its owner."""
+        segment = self.rows[name]
+        self._disown(name, segment)
+        self.rows[name] = msgspec.structs.replace(segment, owner=None)
+        self._look(name)
+
+    def _disown(self, name: str, segment: Segment) -> None:
+        if segment.owner is not None:
+            self._owned[segment.owner].discard(name)
+
+    def _look(self, name: str) -> None:
+        """Note how much of a segment without an owner is seen."""
+        if self.rows[name].owner is None and (seen := self.seen(name)) is not None:
+            self._seen[name] = seen
+
+    def _reaches(self, name: str) -> Iterator[Reach]:
+        """How much of a segment is seen through each of those that build on it."""
+        for child in self._below.get(name, ()):
+            segment = self.rows[child]
+            messages, states = segment.line[0].messages, segment.line[0].states
+            if segment.owner is not None:
+                yield messages, states
+            elif child in self._seen:
+                seen = self._seen[child]
+                yield min(messages, seen[0]), min(states, seen[1])
+
+    def _upwards(self, leaves: Iterable[str], within: Set[str] | None = None) -> list[str]:
+        """Segments in an order in which each comes after those that build on it."""
+        ahead = list(leaves)
+        left: dict[str, int] = {}
+        for name in ahead:
+            parent = self.rows[name].parent
+            if parent is None or parent not in self.rows or not (within is None or parent in within):
+                continue
+            below = self._below[parent]
+            left[parent] = left.get(parent, len(below) if within is None else len(below & within)) - 1
+            if not left[parent]:
+                ahead.append(parent)
+        return ahead
+
+
+def max_of(reaches: Iterable[Reach]) -> Reach | None:
+    """The most of each; None of nothing."""
+    most: Reach | None = None
+    for messages, states in reaches:
+        most = (messages, states) if most is None else (max(most[0], messages), max(most[1], states))
+    return most
+
+
+def release(tx: Transaction, segments: Segments, owners: Set[SessionId]) -> None:
     """Remove the owners, and erase what no session sees any more."""
-    below = Counter(segment.parent for segment in segments.values())
-    # For each segment, how much the segments built on it see; and whether one of those loses its owner.
-    seen: dict[str, tuple[int, int]] = {}
-    left = {name for name, segment in segments.items() if segment.owner in owners}
-    ahead = [name for name in segments if not below[name]]
-    for name in ahead:
-        segment, own = segments[name], segments[name].line[0]
-        messages, states = own.messages, own.states
-        is_kept = segment.owner is not None and segment.owner not in owners
-        is_seen = is_kept or name in seen
-        if not is_kept and is_seen:
-            messages, states = min(messages, seen[name][0]), min(states, seen[name][1])
-        if not is_kept and name in left:
-            _shrink(tx, name, segment, seen.get(name))
-        parent = segment.parent
-        if parent not in segments:
+    left = segments.of(owners)
+    # For segments without an owner: how much those saw of it that are erased now, or see less.
+    lost: dict[str, Reach] = {}
+    for name in segments.affected(left, owners):
+        if name not in left and (name not in lost or segments.is_seen(name, lost[name])):
             continue
-        if is_seen:
-            most = seen.get(parent, (0, 0))
-            seen[parent] = (max(most[0], messages), max(most[1], states))
-        if not is_kept and name in left:
-            left.add(parent)
-        below[parent] -= 1
-        if not below[parent]:
-            ahead.append(parent)
+        segment, seen = segments.rows[name], segments.seen(name)
+        _shrink(tx, name, segment, seen)
+        if seen is None:
+            segments.erase(name)
+        else:
+            segments.let_live(name)
+        if segment.parent is not None:
+            own = segment.line[0].messages, segment.line[0].states
+            lost[segment.parent] = max_of((own, lost.get(segment.parent, own))) or own
 
 
 def _shrink(tx: Transaction, name: str, segment: Segment, seen: tuple[int, int] | None) -> None:
@@ -381,13 +479,13 @@ def _trim(tx: Transaction, key: str, count: int) -> None:
         tx.do("UNLINK", key)
 
 
-async def load_segments(tx: Transaction) -> Known[dict[str, Segment]]:
+async def load_segments(tx: Transaction) -> Known[Segments]:
     """Every segment of the slot."""
 
-    def of(replies: list[Any]) -> dict[str, Segment]:
+    def of(replies: list[Any]) -> Segments:
         flat: list[bytes] = replies[0]
         rows = {flat[n].decode(): flat[n + 1] for n in range(0, len(flat), 2)}
         rows.pop("#", None)
-        return {name: decode(row, Segment) for name, row in rows.items()}
+        return Segments({name: decode(row, Segment) for name, row in rows.items()})
 
     return await tx.load(tx.slot.segments, (("HGETALL", tx.slot.segments),), of)

@@ -11,7 +11,7 @@ from helix_agents.domain import door
 from helix_agents.domain.errors import QueuedTurnGoneError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, check_page
-from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, sent_again
+from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, kept_alive, sent_again
 from helix_agents.domain.records import Record, decode, encode
 
 
@@ -83,6 +83,8 @@ class RedisQueues(Facet):
             row = QueuedRow(place=waiting[-1].place + 1 if waiting else 0, turn=stored)
             tx.do("HSET", tx.slot.queued(turn.session_id), turn.run_id, encode(row))
             known.value.set(queued=len(waiting) + 1)
+            record = known.value.record
+            known.value.record = msgspec.structs.replace(record, expires_at=kept_alive(record.expires_at, turn, tx.now))
             save_session(tx, known)
             return stored
 

@@ -1,6 +1,6 @@
 """A session as it is stored: its row, its current run, its stop and its remembered answer, in one hash."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -359,32 +359,50 @@ async def read_effects(tx: Transaction, session_id: SessionId) -> tuple[Effect, 
 # ---------------------------------------------------------------------------------------------------------
 
 
-async def load_members(tx: Transaction) -> Known[dict[SessionId, SessionId]]:
+class Members:
+    """The sessions of a slot. One step down the tree costs what is there, however many sessions the slot has."""
+
+    def __init__(self, parents: dict[SessionId, SessionId]) -> None:
+        self.parents = parents
+        self._below: dict[SessionId, dict[SessionId, None]] = {}
+        for member, parent in parents.items():
+            self._below.setdefault(parent, {})[member] = None
+
+    def tree(self, session_id: SessionId) -> list[SessionId]:
+        """The session and every session below it, each after its parent."""
+        found = {session_id: None}
+        ahead = [session_id]
+        for member in ahead:
+            # A session may name any parent, even one below itself, so no session is visited twice.
+            new = [child for child in self._below.get(member, ()) if child not in found]
+            found.update(dict.fromkeys(new))
+            ahead.extend(new)
+        return ahead
+
+    def remove(self, gone: Iterable[SessionId]) -> None:
+        """Remove whole trees."""
+        for member in gone:
+            parent = self.parents.pop(member, None)
+            if parent in self._below:
+                self._below[parent].pop(member, None)
+            self._below.pop(member, None)
+
+
+async def load_members(tx: Transaction) -> Known[Members]:
     """Every session of the slot with its parent ('' if it has none), oldest first."""
 
-    def of(replies: list[Any]) -> dict[SessionId, SessionId]:
+    def of(replies: list[Any]) -> Members:
         flat: list[bytes] = replies[0]
         found = {flat[n].decode(): flat[n + 1].decode() for n in range(0, len(flat), 2)}
         found.pop("#", None)
-        return found
+        return Members(found)
 
     return await tx.load(tx.slot.members, (("HGETALL", tx.slot.members),), of)
 
 
 async def tree(tx: Transaction, session_id: SessionId) -> list[SessionId]:
     """The session and every session below it, each after its parent."""
-    members = (await load_members(tx)).value
-    below: dict[SessionId, list[SessionId]] = {}
-    for member, parent in members.items():
-        below.setdefault(parent, []).append(member)
-    found = {session_id: None}
-    ahead = [session_id]
-    for member in ahead:
-        # A session may name any parent, even one below itself, so no session is visited twice.
-        new = [child for child in below.get(member, ()) if child not in found]
-        found.update(dict.fromkeys(new))
-        ahead.extend(new)
-    return ahead
+    return (await load_members(tx)).value.tree(session_id)
 
 
 async def driver_of(tx: Transaction, session_id: SessionId) -> SessionId:

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol, cast
 from urllib.parse import urlunsplit
 
 from helix_agents.backends.redis.bell import Bell
-from helix_agents.backends.redis.cluster import ClusterLines, Node
+from helix_agents.backends.redis.cluster import ClusterLines, KnownNodes, Node
 from helix_agents.backends.redis.errors import translated, translated_at_first, translating
 from helix_agents.backends.redis.keys import DEFAULT_PREFIX
 from helix_agents.backends.redis.line import Line
@@ -50,24 +50,23 @@ class Sender(Protocol):
 class RedisServer:
     """A server or cluster. Parts that share it close it together: the last one disconnects."""
 
-    def __init__(
-        self, new_sender: Callable[[], Sender], url: str, *, prefix: str, seam: Seam | None, cluster: bool
-    ) -> None:
-        self._new_sender = new_sender
-        self._sender = new_sender()
+    def __init__(self, url: str, *, prefix: str, seam: Seam | None, cluster: bool) -> None:
+        self.url = url
+        self._nodes = KnownNodes(_node_in(url)) if cluster else None
+        self._listened = 0
+        self._sender = self._new_sender()
         self._loop = asyncio.get_running_loop()
         self._seam = seam
         self._uses = 0
         self._closed = False
         self._ahead_ms = 0.0
         self.name = shown(url)
-        self.url = url
         self.prefix = prefix
         self.cluster = cluster
         self.may_evict = False
         """Whether keys with an expiry may be evicted before it is reached."""
         self.keyspaces: dict[str, Any] = {}
-        self.bell = Bell(lambda: new_connection(url), self.name)
+        self.bell = Bell(self._new_listener, self.name)
 
     @classmethod
     async def open(
@@ -88,14 +87,8 @@ class RedisServer:
             UnsafeRedisError: the server is too old, or evicts keys when its memory is full.
             StoreUnavailableError: no server answers.
         """
-
-        def new_sender() -> Sender:
-            if cluster:
-                return ClusterLines(_node_in(url), lambda node: new_connection(_at(url, node)), patience=ANSWER_SECONDS)
-            return Line(new_connection(url), patience=ANSWER_SECONDS)
-
         try:
-            server = cls(new_sender, url, prefix=prefix, seam=seam, cluster=cluster)
+            server = cls(url, prefix=prefix, seam=seam, cluster=cluster)
         except ValueError as problem:
             raise InvalidStoreUrlError(shown(url), str(problem)) from problem
         except TypeError as problem:
@@ -167,6 +160,21 @@ class RedisServer:
         if asyncio.get_running_loop() is self._loop:
             return self._sender.send(*command)
         return self._send_apart(*command)
+
+    def _new_sender(self) -> Sender:
+        if self._nodes is None:
+            return Line(new_connection(self.url), patience=ANSWER_SECONDS)
+        return ClusterLines(self._nodes, self._connection_to, patience=ANSWER_SECONDS)
+
+    def _new_listener(self) -> Any:
+        """A connection on which to hear rings. All nodes of a cluster pass them on, so each try is with another one."""
+        if self._nodes is None:
+            return new_connection(self.url)
+        nodes, self._listened = self._nodes.all, self._listened + 1
+        return self._connection_to(nodes[(self._listened - 1) % len(nodes)])
+
+    def _connection_to(self, node: Node) -> Any:
+        return new_connection(_at(self.url, node))
 
     async def _send_apart(self, *command: Any) -> Any:
         sender = self._new_sender()

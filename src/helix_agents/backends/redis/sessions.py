@@ -10,7 +10,7 @@ import msgspec
 from helix_agents.backends.redis import index
 from helix_agents.backends.redis.checkpoints import add_checkpoint
 from helix_agents.backends.redis.creation import ClaimLostError, claim_place, create, home_of
-from helix_agents.backends.redis.deletion import delete_tree, leave_place, streams_aside
+from helix_agents.backends.redis.deletion import StreamsAsideError, delete_tree, leave_place
 from helix_agents.backends.redis.expiry import forget_vanished
 from helix_agents.backends.redis.facet import Facet
 from helix_agents.backends.redis.lineage import add_writes, bring_state, custom_state
@@ -30,7 +30,7 @@ from helix_agents.backends.redis.transaction import Known, Transaction
 from helix_agents.domain import door
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.errors import StaleStateError, UnstorableValueError
-from helix_agents.domain.ids import SessionId
+from helix_agents.domain.ids import SessionId, StreamId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import decode
 from helix_agents.domain.session_changes import changed, savable, saved, with_metadata, with_status
@@ -272,14 +272,19 @@ class RedisSessions(Facet):
 
     async def _delete(self, session_id: SessionId) -> None:
         space = self._space
-        # Streams go first: if this is interrupted, the next deletion of the session finds them again.
-        for stream_id in await self._read("delete_session", session_id, lambda tx: streams_aside(tx, session_id)):
-            await delete_stream(space, stream_id, self._clock)
+        deleted: set[StreamId] = set()
 
         async def work(tx: Transaction) -> tuple[list[SessionId], str]:
-            return await delete_tree(tx, space, session_id), tx.tag
+            return await delete_tree(tx, space, session_id, deleted), tx.tag
 
-        gone, tag = await self._write("delete_session", session_id, work)
+        while True:
+            try:
+                gone, tag = await self._write("delete_session", session_id, work)
+                break
+            except StreamsAsideError as aside:
+                for stream_id in aside.streams:
+                    await delete_stream(space, stream_id, self._clock)
+                deleted.update(aside.streams)
         away = [member for member in gone if member != tag]
         for first in range(0, len(away), LEFT_AT_ONCE):
             some = away[first : first + LEFT_AT_ONCE]

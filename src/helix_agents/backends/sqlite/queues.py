@@ -10,10 +10,11 @@ from helix_agents.domain.door import check_queued
 from helix_agents.domain.errors import QueuedTurnGoneError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, check_page
-from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, sent_again
+from helix_agents.domain.queued import QueuedTurn, check_room, keeps_others_waiting, kept_alive, sent_again
 from helix_agents.domain.records import decode, encode
 
 _WAITING = "SELECT body FROM __agents_queued_turns WHERE namespace = ? AND session_id = ? ORDER BY key"
+_KEEP_ALIVE = "UPDATE __agents_sessions SET expires_at = ? WHERE namespace = ? AND session_id = ?"
 _DROP = "DELETE FROM __agents_queued_turns WHERE namespace = ? AND session_id = ? AND run_id = ? RETURNING key"
 
 
@@ -50,6 +51,9 @@ class SQLiteQueues(Facet):
                 "INSERT INTO __agents_queued_turns (namespace, session_id, run_id, body) VALUES (?, ?, ?, ?)",
                 (self._namespace, turn.session_id, turn.run_id, encode(stored).decode()),
             )
+            expires_at = kept_alive(session.expires_at, turn, now)
+            if expires_at != session.expires_at:
+                connection.execute(_KEEP_ALIVE, (expires_at, self._namespace, turn.session_id))
             return stored
 
         return await self._db.write(work)

@@ -154,7 +154,7 @@ def queued_turn(
         run_id=run_id or services.ids.new("run"),
         messages=messages,
         state=None if state is None else given_state(agent, state),
-        expires_in_ms=expires_in_ms,
+        expires_in_ms=agent.session_ttl_ms if expires_in_ms is None else expires_in_ms,
         budget=budget,
     )
 

@@ -1,5 +1,6 @@
 """Which skills a run tells its model about: looked up once, before its first model call, and kept with the reply."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from helix_agents.domain.texts import said_by, storable
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.shown import Shown
-from helix_agents.ports.skills import SkillInfo, SkillProvider
+from helix_agents.ports.skills import PATIENCE_SECONDS, SkillInfo, SkillProvider
 
 
 async def settle_skills(scope: RunScope, provider: SkillProvider) -> None:
@@ -39,13 +40,17 @@ def with_skills(scope: RunScope, instructions: str) -> str:
 
 async def _ask(scope: RunScope, provider: SkillProvider) -> str:
     wanted = sorted({*scope.agent.preload_skills})
+    limit = asyncio.timeout(PATIENCE_SECONDS)
     try:
         with Contained("The provider of skills"):
-            listed = _usable(scope, await provider.list_skills())
-            active = [await skill_of(provider, name) for name in wanted if name in listed]
+            async with limit:
+                listed = _usable(scope, await provider.list_skills())
+                active = [await skill_of(provider, name) for name in wanted if name in listed]
     except (Exception, ControlFlow) as problem:
         log_exception("skills.unavailable", problem, session_id=scope.session.session_id)
-        raise SkillsUnavailableError(scope.agent.name, f"{type(problem).__name__}: {said_by(problem)}") from problem
+        said = f"{type(problem).__name__}: {said_by(problem)}"
+        reason = f"the provider did not answer within {PATIENCE_SECONDS:g} seconds" if limit.expired() else said
+        raise SkillsUnavailableError(scope.agent.name, reason) from problem
     loaded = [each for each in active if each is not None]
     known = {each.name for each in loaded}
     for name in wanted:

@@ -7,6 +7,7 @@ from helix_agents.runtimes.executor.beginnings import Beginnings
 from helix_agents.runtimes.executor.by_name import ByName
 from helix_agents.runtimes.executor.janitor import Janitor
 from helix_agents.runtimes.executor.left_to_others import LeftToOthers
+from helix_agents.runtimes.executor.memory_rounds import MemoryRounds
 from helix_agents.runtimes.executor.recovery import Recovered
 from helix_agents.runtimes.executor.remotes import Remotes
 from helix_agents.runtimes.executor.runtime import Runtime
@@ -18,8 +19,8 @@ from helix_agents.runtimes.executor.webhooks import Webhook
 
 
 class Caretakers:
-    """The janitor, and what starts scheduled turns, wakes sessions with news, tells webhooks, and follows agents at
-    other services."""
+    """The janitor, and what starts scheduled turns, wakes sessions with news, tells webhooks, looks after memories, and
+    follows agents at other services."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Caretakers:
         self.waker = Waker(services, begin=beginnings.begin_quietly, leaves=left.leaves)
         self.schedule_runner = ScheduleRunner(services, execute=execute, leaves=left.leaves)
         self.webhook_teller = WebhookTeller(services, webhooks)
+        self.memory_rounds = MemoryRounds(services)
         self.janitor = Janitor(
             services,
             resume=by_name.resume,
@@ -62,3 +64,4 @@ class Caretakers:
         self._runtime.in_background(self.waker.run(seconds))
         self._runtime.in_background(self.schedule_runner.run(seconds))
         self._runtime.in_background(self.webhook_teller.run(seconds))
+        self._runtime.in_background(self.memory_rounds.run(seconds))

@@ -156,6 +156,7 @@ class ExecutorCore:
             settings=settings,
         )
         self.janitor = self._caretakers.janitor
+        self.memory_rounds = self._caretakers.memory_rounds
         self.schedules = Schedules(
             state, self._services.ids, know=self._know, changed=self._caretakers.schedule_runner.look
         )
@@ -493,11 +494,12 @@ class ExecutorCore:
         self._caretakers.webhook_teller.look()
 
     async def _sweep(self) -> Swept:
-        # After the janitor, whose work ends runs, and apart from it: its own rounds never wait for a webhook.
+        # After the janitor, whose work ends runs, and apart from it: its own rounds wait for no webhook or embedder.
         try:
             swept = await self.janitor.sweep()
         finally:
             told = await self.webhooks.tell()
+            await self.memory_rounds.sweep()
         return replace(swept, told=told)
 
     def _has_begun(self, session_id: SessionId, after_a_pause: bool) -> None:

@@ -73,11 +73,18 @@ class Janitor:
         self._stream_retention_ms = stream_retention_ms
 
     async def run(self, interval_seconds: float) -> None:
-        """Sweep forever."""
+        """Sweep forever. Expired sessions have rounds of their own, since deleting their workspaces may take long, and
+        nothing else may wait for that."""
+        await asyncio.gather(
+            self._forever(partial(self._sweep, expired=False), interval_seconds),
+            self._forever(self._clean_up, interval_seconds),
+        )
+
+    async def _forever(self, work: Callable[[], Awaitable[object]], interval_seconds: float) -> None:
         while True:
             await asyncio.sleep(interval_seconds)
             try:
-                await self.sweep()
+                await work()
             except StoreClosedError:
                 return
             except Exception as problem:
@@ -91,6 +98,9 @@ class Janitor:
             StoreClosedError: this process is leaving, and closed its store in mid-round.
             Exception: the first failure.
         """
+        return await self._sweep()
+
+    async def _sweep(self, *, expired: bool = True) -> Swept:
         problems: list[Exception] = []
 
         async def part(work: Awaitable[T], otherwise: T) -> T:
@@ -102,9 +112,9 @@ class Janitor:
                 problems.append(problem)
                 return otherwise
 
-        expired = await part(self._expire_calls(), 0)
+        expired_calls = await part(self._expire_calls(), 0)
         recovered = await part(self._recover(), Recovered())
-        cleanup = await part(self._clean_up(), CleanupSummary())
+        cleanup = await part(self._clean_up(), CleanupSummary()) if expired else CleanupSummary()
         await part(self._sweep_capabilities(), None)
         stops = await part(self._remotes.pay_stops(), StopsPaid())
         resumed = await part(self._remotes.resume_answered(), 0)
@@ -114,14 +124,12 @@ class Janitor:
         pruned = await part(self._services.streams.prune(self._stream_retention_ms), 0)
         woken = await part(self._wake(), Woken())
         workflows = await part(self._tidy(), 0)
-        # Last, because it may wait for a slow service, and nothing waits for its result.
-        await part(self._sweep_memories(), None)
         for later in problems[1:]:
             log_exception("janitor.failed", later)
         if problems:
             raise problems[0]
         return Swept(
-            expired_calls=expired,
+            expired_calls=expired_calls,
             resumed=resumed,
             recovered=len(recovered.run_ids),
             expired_sessions=cleanup.marked,
@@ -162,19 +170,6 @@ class Janitor:
                 await bundle.sweep(entries, partial(is_over, self._services.store))
             except Exception as problem:
                 log_exception("janitor.sweep_failed", problem)
-
-    async def _sweep_memories(self) -> None:
-        """Let the memory of every agent here finish what was left unfinished."""
-        store = self._services.memories
-        if store is None:
-            return
-        memories = {id(agent.memory): agent.memory for agent in self._services.agents.everyone()}
-        for memory in memories.values():
-            if memory is not None:
-                try:
-                    await memory.sweep(store)
-                except Exception as problem:
-                    log_exception("janitor.sweep_failed", problem)
 
     async def _resume_waiting(self) -> int:
         """Resume answered or expired suspensions that were not resumed yet, of sessions and of their companions.

@@ -136,9 +136,14 @@ class Drivers(OwnedRuns):
         raise AssertionError("the waits never end")
 
     async def _take_up_again(self, run: RunRecord, hooks: SomeHooks, model: LLMAdapter | None) -> None:
-        """Continue a run once its store is back in place."""
-        with suppress(ConflictError):
-            await self.submit(await claim(self.services.store, run, self.owner), hooks=hooks, model=model)
+        """Continue a run once its store is back in place, or settle it if that is refused: no other process looks after
+        it while we live."""
+        try:
+            with suppress(ConflictError):
+                await self.submit(await claim(self.services.store, run, self.owner), hooks=hooks, model=model)
+        except Exception as problem:
+            log_exception("run.driver_failed", problem, session_id=run.session_id, run_id=run.run_id)
+            await self._fail(run, problem)
 
     async def _fail(self, run: RunRecord, problem: BaseException) -> None:
         """A run whose store no longer exists is not reported as failed: it may well continue."""

@@ -42,6 +42,7 @@ from helix_agents.domain.messages import (
     UserMessage,
 )
 from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.queued import WaitingMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.rendering import surviving
 from helix_agents.ports.llm import FINISH_TOOL
@@ -51,6 +52,9 @@ Event: TypeAlias = dict[str, Any]
 
 SOURCE = "source"
 """The name of the event that says what an answer refers to."""
+
+QUEUED = "helix.queued"
+"""The name of the event that says which messages wait for their turn."""
 
 DECISION_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -69,14 +73,20 @@ class AGUIStream:
         self._calls: set[ToolCallId] = set()
         self._open: set[ToolCallId] = set()
         self._patched = False
+        self._told_waiting = False
         self._at_work: dict[SessionId, str] = {}
         self._done: set[SessionId] = set()
         self._above: dict[SessionId, SessionId] = {}
 
     def stored(
-        self, messages: Iterable[Message], state: dict[str, JSON], chunks: Iterable[StreamChunk] = ()
+        self,
+        messages: Iterable[Message],
+        state: dict[str, JSON],
+        chunks: Iterable[StreamChunk] = (),
+        waiting: Sequence[WaitingMessage] = (),
     ) -> list[Event]:
-        """The stored conversation, which replaces what the client was told before, and what was said since."""
+        """The stored conversation, which replaces what the client was told before, what waits behind it, and what was
+        said since."""
         events = self.close()
         shown = messages_of(messages)
         known = {each["id"] for each in shown}
@@ -87,6 +97,10 @@ class AGUIStream:
         events.append({"type": "MESSAGES_SNAPSHOT", "messages": shown})
         if state or self._patched:
             events.append({"type": "STATE_SNAPSHOT", "snapshot": state})
+        if waiting or self._told_waiting:
+            # As messages, they would stand between what is written and the message that it answers.
+            events.append({"type": "CUSTOM", "name": QUEUED, "value": [_waiting(each) for each in waiting]})
+        self._told_waiting = bool(waiting)
         return [*events, *(event for chunk in surviving(chunks) for event in self.feed(chunk))]
 
     def feed(self, chunk: StreamChunk) -> list[Event]:
@@ -265,6 +279,11 @@ def _messages(message: Message, place: int) -> list[dict[str, Any]]:
             text = as_text(content)
             result = {"id": result_id(call_id), "role": "tool", "toolCallId": call_id, "content": text}
             return [{**result, "error": text} if message.error else result]
+
+
+def _waiting(waiting: WaitingMessage) -> dict[str, Any]:
+    said = {"id": waiting.id, "role": "user", "content": _content(waiting.message.content)}
+    return {"runId": waiting.turn.run_id, "queuedAt": waiting.turn.queued_at, "message": said}
 
 
 def _reply(message: AssistantMessage, message_id: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ The answer starts with the stored messages and state, and continues with what ha
 a client that answers, and a client that returns to a run in another tab or after a refresh all read the same way.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import Any, NamedTuple, get_args
 
@@ -20,6 +20,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import PendingCall
+from helix_agents.domain.queued import QueuedTurn, waiting_messages
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.requests.snapshot import SessionSnapshot
@@ -164,8 +165,10 @@ class AGUISource:
         try:
             run = await self._run.begun()
             while True:
+                # In this order: a message that leaves the queue in between is part of the conversation then.
+                queued = await self._call.executor.sessions.queued(run.session_id)
                 snapshot = await self._call.executor.sessions.snapshot(run.session_id)
-                yield encoded(self._stored(run, snapshot))
+                yield encoded(self._stored(run, snapshot, queued))
                 if not _is_at(snapshot, run):
                     break
                 async with aclosing(run.stream(from_sequence=snapshot.sequence)) as chunks:
@@ -184,10 +187,12 @@ class AGUISource:
     def farewell(self) -> bytes:
         return self._error("stream_lost")
 
-    def _stored(self, run: HostedRun, snapshot: SessionSnapshot) -> list[Event]:
+    def _stored(self, run: HostedRun, snapshot: SessionSnapshot, queued: Iterable[QueuedTurn]) -> list[Event]:
         messages = (*snapshot.messages, *snapshot.held, *snapshot.entering)
         chunks = snapshot.chunks if _is_at(snapshot, run) else ()
-        return self._stream.stored(messages, snapshot.custom_state, chunks)
+        current = None if snapshot.run is None else snapshot.run.run_id
+        begun = {current, *(each.id for each in messages if isinstance(each, UserMessage))}
+        return self._stream.stored(messages, snapshot.custom_state, chunks, waiting=waiting_messages(queued, begun))
 
     async def _end(self, run: HostedRun) -> bytes:
         page = await self._call.executor.sessions.runs(run.session_id, limit=20)

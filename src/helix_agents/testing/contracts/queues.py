@@ -9,7 +9,7 @@ from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import QueuedTurnGoneError, QueueFullError, SessionNotFoundError
 from helix_agents.domain.queued import MOST_QUEUED
 from helix_agents.domain.runs import RunUpdate
-from helix_agents.domain.sessions import BranchPoint
+from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionFilter
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
@@ -141,6 +141,26 @@ class QueuesContract(StoreContract):
         await store.drop_queued(SESSION, "r-2")
         assert not await store.drop_queued(SESSION, "r-2")
         await commit(store, 2)
+
+    @proves("queues.keep-alive", "queues.not-the-records")
+    async def test_a_message_that_waits_keeps_its_session_alive(
+        self, store: SessionStateStore, clock: ManualClock
+    ) -> None:
+        now = clock.now_ms()
+        await start(store, create=CreateSession(expires_at=now + 100))
+        version = (await store.load_state(SESSION)).version
+        for run_id, expires_in_ms in (("r-2", 500), ("r-3", 20), ("r-4", None), ("r-2", 900)):
+            await store.queue_turn(queued(run_id, expires_in_ms=expires_in_ms))
+            found = await store.load_state(SESSION)
+            assert (found.expires_at, found.version) == (now + 500, version), run_id
+        ahead = SessionFilter(expires_before=now + 501)
+        assert [each.session_id for each in (await store.list_sessions(ahead)).items] == [SESSION]
+        assert (await store.list_sessions(SessionFilter(expires_before=now + 500))).items == ()
+        await commit(store)
+        assert (await store.load_state(SESSION)).expires_at == now + 500
+        await start(store, "for ever", "r-9")
+        await store.queue_turn(queued("r-10", session_id="for ever", expires_in_ms=5))
+        assert (await store.load_state("for ever")).expires_at is None
 
     @proves("queues.go-with-their-session")
     async def test_what_waits_goes_with_its_session_and_does_not_branch(self, store: SessionStateStore) -> None:

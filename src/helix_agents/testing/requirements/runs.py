@@ -166,6 +166,7 @@ _QUEUES = promised_by(
         "queues.begun-or-dropped": "Of dropping a turn and starting its run exactly one happens.",
         "queues.not-the-records": "A waiting turn does not change the session's version: it does not disturb a "
         "running run.",
+        "queues.keep-alive": "A turn that is queued moves the expiry of its session, and never makes it end sooner.",
         "queues.go-with-their-session": "Deleting a session deletes the turns that wait in it; a branch starts "
         "without them.",
         "queues.found": "list_queues returns every session in which a turn waits, by id, and no other.",

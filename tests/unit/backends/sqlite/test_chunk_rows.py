@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from helix_agents.backends.sqlite.chunk_rows import ChunkRows
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.migrations import migrate
 from helix_agents.domain.chunks import StreamChunk, TextDelta
+from helix_agents.domain.records import decode
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing.stream_scenes import STREAM, delta
 from tests.unit.backends.sqlite.older_files import file_at
@@ -73,6 +75,29 @@ def test_rows_tell_what_single_chunks_would(
     assert [chunk.sequence for chunk in rows.since(begin, latest, limit)] == expected
     for neighbour in (7, 9):
         assert len(ChunkRows(connection, neighbour).since(0, 3)) == 3
+
+
+@pytest.mark.may_block("looks into the file")
+def test_a_reader_that_wants_few_chunks_of_a_long_row_decodes_no_others(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_rows, "MOST_IN_A_ROW", 256)
+    rows = ChunkRows(connection, 12)
+    rows.add(1, [delta(f"{number} [{{,é]") for number in range(1, 601)])
+    decoded: list[int] = []
+
+    def watched(data: Any, kind: Any) -> Any:
+        found = decode(data, kind)
+        decoded.append(len(found) if kind == list[StreamChunk] else 0)
+        return found
+
+    monkeypatch.setattr(chunk_rows, "decode", watched)
+    for begin, limit, most in ((1, 8, 8), (250, 16, 16), (1, 64, 64), (590, 50, 11), (1, 256, 256), (1, -1, 600)):
+        decoded.clear()
+        end = 601 if limit < 0 else min(begin + limit, 601)
+        expected = [(number, f"{number} [{{,é]") for number in range(begin, end)]
+        assert said(rows.since(begin, 600, limit)) == expected
+        assert sum(decoded) == most
 
 
 @pytest.mark.may_block("makes a file by hand")

@@ -243,6 +243,21 @@ class ExpiringContract(ScenarioContract):
         await completed(await helix.execute(agent, "And now?", SESSION))
         assert await left() == HOUR_MS
 
+    async def test_a_message_that_waits_in_the_queue_keeps_its_session_alive(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        agent = _agent(*LOCATING, session_ttl=timedelta(hours=1))
+        await suspended(await helix.execute(agent, "Where?", SESSION))
+        clock.advance(HOUR_MS - 1)
+        later = await helix.execute(agent, "Hello?", SESSION, if_running="enqueue")
+        brief = await helix.execute(agent, "Quick!", SESSION, if_running="enqueue", expires_in=1)
+        clock.advance(HOUR_MS - 1)
+        assert (await helix.sweep()).expired_sessions == 0
+        assert await helix.sessions.drop_queued(SESSION, brief.run_id)
+        await helix.submit_tool_result(SESSION, "call_1_2", ToolAnswer(result="here"))
+        await completed(await helix.resume(agent, SESSION))
+        assert await completed(later) == "Again."
+
     async def test_a_session_that_expired_may_be_taken_up_again(self, helix: Executor, clock: ManualClock) -> None:
         agent = _agent(*LOCATING)
         await suspended(await helix.execute(agent, "Where?", SESSION, expires_in=3600))
