@@ -69,7 +69,7 @@ def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartComm
         _link_parent(tx, start.parent)
     row = _expected_session(tx, start)
     if start.queued:
-        take_queued(tx, start.session_id, start.run_id)
+        take_queued(tx, start.session_id, start.run_id, start.queued_revision)
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
     back_to: int | None = None
     if start.rewind_to is not None:

@@ -214,7 +214,7 @@ class PostgresCommits(PostgresSessions):
         row = await self._expected_session(connection, row, start, now)
         before = row.version
         if start.queued:
-            await take_queued(connection, self._namespace, row.session_id, start.run_id)
+            await take_queued(connection, self._namespace, row.session_id, start.run_id, start.queued_revision)
         await settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
         back_to: int | None = None
         if start.rewind_to is not None:

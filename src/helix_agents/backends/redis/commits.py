@@ -77,7 +77,7 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
         check_expectations(start, known.value.record, known.value.run)
     session = known.value
     if start.queued:
-        await take_queued(tx, known, start.run_id)
+        await take_queued(tx, known, start.run_id, start.queued_revision)
     settle_current_run(tx, known, start.replaced_status, start.replaced_reason)
     back_to: int | None = None
     if start.rewind_to is not None:

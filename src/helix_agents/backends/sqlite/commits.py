@@ -124,7 +124,7 @@ class SQLiteCommits(SQLiteSessions):
         row = self._expected_session(connection, row, start, now)
         before = row.version
         if start.queued:
-            take_queued(connection, self._namespace, row.session_id, start.run_id)
+            take_queued(connection, self._namespace, row.session_id, start.run_id, start.queued_revision)
         settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
         back_to: int | None = None
         if start.rewind_to is not None:
