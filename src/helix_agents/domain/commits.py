@@ -165,6 +165,9 @@ class StartRun(Record):
     With `queued`, the run waited in the session's queue: it leaves the queue with its start, and is refused if it is no
     longer there, or was changed since its caller read it (`queued_revision`). `queued_at` is since when it waited.
 
+    With `takes_messages`, the messages that wait to steer the session's run follow those of the start, as with a step
+    (`StepCommit.takes_messages`).
+
     With `tell`, webhooks are told how the run ends.
     """
 
@@ -199,6 +202,7 @@ class StartRun(Record):
     queued: bool = False
     queued_at: int | None = None
     queued_revision: int = 0
+    takes_messages: bool = False
     budget: Budget | None = None
     tell: bool = False
 

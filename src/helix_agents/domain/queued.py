@@ -21,6 +21,9 @@ STEERED = "steered"
 """Marks a user's message that a run took in while it was going; `metadata["helix"]` has this value."""
 
 
+MESSAGES_ONLY = "a run in progress takes in messages only; leave it out, or use if_running='enqueue'"
+
+
 class QueuedTurn(Record):
     """A turn that starts when those before it are over. Its run has an id from the start, so that it starts only once,
     whichever process starts it, and its sender can find it.
@@ -51,6 +54,7 @@ class QueuedTurn(Record):
 class TakenTurn(Record):
     """A message that waited and that a run took in: it has no run of its own."""
 
+    session_id: SessionId
     run_id: RunId
     taken_by: RunId
 
@@ -69,7 +73,7 @@ class QueuedTurnChanged(Record):
     turn: QueuedTurn
 
 
-class QueuedTurnRemoved(Record):
+class QueuedTurnDropped(Record):
     """The turn has left the queue and never starts."""
 
     run_id: RunId
@@ -82,11 +86,11 @@ class QueuedTurnBegun(Record):
 
 
 class NotQueued(Record):
-    """No such turn waits, and no run answers it: it was removed, or it never waited here."""
+    """No such turn waits, and no run answers it: it was dropped, or never waited here."""
 
 
 ChangeOutcome: TypeAlias = QueuedTurnChanged | QueuedTurnBegun | NotQueued
-RemoveOutcome: TypeAlias = QueuedTurnRemoved | QueuedTurnBegun | NotQueued
+DropOutcome: TypeAlias = QueuedTurnDropped | QueuedTurnBegun | NotQueued
 
 
 def in_order(waiting: Iterable[QueuedTurn]) -> tuple[QueuedTurn, ...]:
@@ -119,8 +123,7 @@ def check_steers(turn: QueuedTurn) -> None:
     given = {"state": turn.state, "expires_in": turn.expires_in_ms, "budget": turn.budget}
     extra = [name for name, value in given.items() if value is not None]
     if extra:
-        what = "a run in progress takes in messages only"
-        raise InvalidInputError(extra[0], f"{what}; leave it out, or use if_running='enqueue'")
+        raise InvalidInputError(extra[0], MESSAGES_ONLY)
 
 
 def taken_in(turns: Iterable[QueuedTurn]) -> tuple[UserMessage, ...]:

@@ -180,10 +180,9 @@ async def drop_queued(call: Call) -> Response:
     """Take back a waiting message, which is then never answered. 404 if it is already being answered."""
     session = await call.session(call.path_id())
     run_id = call.checked(call.request.path_params["run_id"], "run id")
-    if not await call.executor.sessions.drop_queued(session.session_id, run_id):
-        raise RefusedError(
-            404, "run_not_found", f"No run {run_id[:80]!r} waits in this session; it may have started already."
-        )
+    outcome = await call.executor.sessions.drop_queued(session.session_id, run_id)
+    if not isinstance(outcome, QueuedTurnDropped):
+        raise _waits_no_more(run_id, outcome)
     return Response(status_code=204)
 
 

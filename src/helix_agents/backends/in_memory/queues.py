@@ -44,7 +44,7 @@ def take_steering(tx: Transaction, session_id: SessionId, run_id: RunId) -> tupl
         _remove(tx, session_id, [turn.run_id for turn in turns])
         taken = tx.within(tx.tables.taken, session_id)
         for turn in turns:
-            tx.put(taken, turn.run_id, TakenTurn(run_id=turn.run_id, taken_by=run_id))
+            tx.put(taken, turn.run_id, TakenTurn(session_id=session_id, run_id=turn.run_id, taken_by=run_id))
     return taken_in(turns)
 
 

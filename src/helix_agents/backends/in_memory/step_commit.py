@@ -9,8 +9,8 @@ from helix_agents.backends.in_memory.entry_rows import write_session_entries
 from helix_agents.backends.in_memory.history import with_checkpoint, with_messages, with_state
 from helix_agents.backends.in_memory.memory import Memory, SharedStream
 from helix_agents.backends.in_memory.pending import ask_for, change_calls
-from helix_agents.backends.in_memory.rows import current_run, driven_calls, session_row, tree_calls
 from helix_agents.backends.in_memory.queues import take_steering
+from helix_agents.backends.in_memory.rows import current_run, driven_calls, session_row, tree_calls
 from helix_agents.backends.in_memory.runs import put_run
 from helix_agents.backends.in_memory.sessions import check_version, committed, store
 from helix_agents.backends.in_memory.staging import promote, stage

@@ -112,9 +112,7 @@ class PostgresQueues(Facet):
                 return None
             check_room(turn.session_id, len(waiting))
             stored = msgspec.structs.replace(turn, queued_at=now)
-            await connection.execute(
-                _INSERT, (self._namespace, turn.session_id, turn.run_id, encode(stored).decode())
-            )
+            await connection.execute(_INSERT, (self._namespace, turn.session_id, turn.run_id, encode(stored).decode()))
             if stored.steers:
                 await _mark(connection, self._namespace, turn.session_id)
             return stored
@@ -132,7 +130,7 @@ class PostgresQueues(Facet):
         body, taken_by = found
         if body is not None:
             return decode(body, QueuedTurn)
-        return None if taken_by is None else TakenTurn(run_id=run_id, taken_by=taken_by)
+        return None if taken_by is None else TakenTurn(session_id=session_id, run_id=run_id, taken_by=taken_by)
 
     async def change_queued(self, session_id: SessionId, run_id: RunId, change: QueueChange) -> QueuedTurn | None:
         check_queue_change(run_id, change)

@@ -48,7 +48,9 @@ async def take_queued(tx: Transaction, known: Known[Session], run_id: RunId, rev
 
 async def take_steering(tx: Transaction, known: Known[Session], run_id: RunId) -> tuple[UserMessage, ...]:
     """Take the messages that are meant for the run in progress, because it takes them in."""
-    turns = [turn for turn in in_order(row.turn for row in await _waiting(tx, known)) if turn.steers]
+    waiting = in_order(row.turn for row in await _waiting(tx, known))
+    # The turn of a run that starts has left the queue in this transaction, which a read does not see.
+    turns = [turn for turn in waiting if turn.steers and turn.run_id != run_id]
     for turn in turns:
         _remove(tx, known, turn)
         tx.do("HSET", tx.slot.taken(turn.session_id), turn.run_id, run_id)
@@ -136,7 +138,7 @@ class RedisQueues(Facet):
             if there is not None:
                 return there.turn
             taken_by = await _taken_by(tx, session_id, run_id)
-            return None if taken_by is None else TakenTurn(run_id=run_id, taken_by=taken_by)
+            return None if taken_by is None else TakenTurn(session_id=session_id, run_id=run_id, taken_by=taken_by)
 
         return await self._read("find_queued", session_id, work)
 

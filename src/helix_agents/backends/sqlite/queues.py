@@ -33,9 +33,7 @@ _TAKEN_BY = "SELECT taken_by FROM __agents_taken_turns WHERE namespace = ? AND s
 _TAKEN = "INSERT INTO __agents_taken_turns (namespace, session_id, run_id, taken_by) VALUES (?, ?, ?, ?)"
 
 
-def take_queued(
-    connection: Connection, namespace: str, session_id: SessionId, run_id: RunId, revision: int
-) -> None:
+def take_queued(connection: Connection, namespace: str, session_id: SessionId, run_id: RunId, revision: int) -> None:
     """Take a turn out of the queue because its run starts.
 
     Raises:
@@ -50,6 +48,8 @@ def take_steering(connection: Connection, row: SessionHead, run_id: RunId, now: 
     """Add the messages that are meant for the run in progress to its transcript, and take them out of the queue."""
     place = (row.namespace, row.session_id)
     turns = [turn for turn in _waiting(connection, *place) if turn.steers]
+    if not turns:
+        return
     append_messages(connection, row, [encode(message).decode() for message in taken_in(turns)], now)
     for turn in turns:
         connection.execute(_TAKEN, (*place, turn.run_id, run_id))
@@ -129,7 +129,7 @@ class SQLiteQueues(Facet):
             if body is not None:
                 return decode(body[0], QueuedTurn)
             taken = connection.one(_TAKEN_BY, (*place, run_id))
-            return None if taken is None else TakenTurn(run_id=run_id, taken_by=taken[0])
+            return None if taken is None else TakenTurn(session_id=session_id, run_id=run_id, taken_by=taken[0])
 
         return await self._db.read_by_key(work)
 

@@ -89,7 +89,7 @@ async def cancel_response(call: Call) -> Any:
     """Stop a response, and keep what it said. A response that has ended is returned unchanged."""
     conversation, run_id = await _response(call)
     session_id, run = conversation.session_id, conversation.run(run_id)
-    if run is None and await call.executor.sessions.drop_queued(session_id, run_id):
+    if run is None and isinstance(await call.executor.sessions.drop_queued(session_id, run_id), QueuedTurnDropped):
         response = await response_of(call.executor, conversation, run_id)
         return json_response({**response, "status": "cancelled"})
     handle = await call.executor.get_handle(call.agent_of(conversation.session), session_id, run_id)

@@ -36,6 +36,10 @@ def _steering(run_id: str, text: str = "By the way") -> QueuedTurn:
     return queued(run_id, text, steers=True)
 
 
+def _taken(run_id: str, by: str) -> TakenTurn:
+    return TakenTurn(session_id=SESSION, run_id=run_id, taken_by=by)
+
+
 async def _transcript(store: SessionStateStore) -> list[str]:
     return [str(each.message.content) for each in await store.load_transcript(SESSION)]  # type: ignore[union-attr]
 
@@ -168,7 +172,7 @@ class QueuesContract(StoreContract):
         assert (again.message_count, again.checkpoint_id) == (4, taken.checkpoint_id)
         assert await _waiting(store) == ["r-5", "r-2"]
         for run_id in ("r-3", "r-4"):
-            assert await store.find_queued(SESSION, run_id) == TakenTurn(run_id=run_id, taken_by=RUN)
+            assert await store.find_queued(SESSION, run_id) == _taken(run_id, RUN)
             assert await store.queue_turn(_steering(run_id)) is None
         checkpoint = await store.get_checkpoint(SESSION, taken.checkpoint_id)
         assert checkpoint is not None
@@ -179,7 +183,7 @@ class QueuesContract(StoreContract):
         await _over_after(store, 5)
         assert await store.queue_turn(_steering("r-3")) is None
         assert await _waiting(store) == ["r-2"]
-        assert await store.find_queued(SESSION, "r-3") == TakenTurn(run_id="r-3", taken_by=RUN)
+        assert await store.find_queued(SESSION, "r-3") == _taken("r-3", RUN)
 
     @proves("queues.taken-in-once")
     async def test_a_message_that_no_step_took_in_starts_a_turn(self, store: SessionStateStore) -> None:
@@ -193,10 +197,30 @@ class QueuesContract(StoreContract):
         assert await store.find_queued(SESSION, "r-3") is None
         # The run that started takes in what still steers.
         await commit(store, fence=fence_of("r-3"), takes_messages=True)
-        assert await store.find_queued(SESSION, "r-4") == TakenTurn(run_id="r-4", taken_by="r-3")
+        assert await store.find_queued(SESSION, "r-4") == _taken("r-4", "r-3")
         with pytest.raises(QueuedTurnGoneError):
             await store.start_run(_begin("r-4"))
         assert await _waiting(store) == ["r-2"]
+
+    @proves("queues.taken-in")
+    async def test_a_start_takes_in_what_waits_for_its_run(self, store: SessionStateStore) -> None:
+        await start(store)
+        for turn in (queued("r-2"), _steering("r-3", "First"), _steering("r-4", "Second"), _steering("r-5", "Third")):
+            await store.queue_turn(turn)
+        await _over(store, RUN)
+        begun = await store.start_run(replace(_begin("r-3"), takes_messages=True))
+        assert (await _transcript(store), begun.message_count) == (["And then?", "Second", "Third"], 3)
+        assert await _waiting(store) == ["r-2"]
+        assert await store.find_queued(SESSION, "r-3") is None
+        assert await store.find_queued(SESSION, "r-4") == _taken("r-4", "r-3")
+        again = await store.start_run(replace(_begin("r-3"), takes_messages=True))
+        assert (again.message_count, again.new_version) == (3, begun.new_version)
+        await store.queue_turn(_steering("r-6", "Fourth"))
+        await _over(store, "r-3")
+        plain = StartRun(session_id=SESSION, run_id="r-7", append_messages=(said("Go on"),), takes_messages=True)
+        assert (await store.start_run(plain)).message_count == 5
+        assert (await _transcript(store))[3:] == ["Go on", "Fourth"]
+        assert (await store.load_state(SESSION)).message_count == 5
 
     @proves("queues.taken-in")
     async def test_an_attempt_that_was_replaced_takes_nothing_in(self, store: SessionStateStore) -> None:
@@ -224,10 +248,10 @@ class QueuesContract(StoreContract):
             assert await _waiting(one) == []
             if number % 2:
                 assert seen == ([] if dropped else [text])
-                assert taken == (None if dropped else TakenTurn(run_id=run_id, taken_by=RUN))
+                assert taken == (None if dropped else _taken(run_id, RUN))
             else:
                 assert seen == ["Changed" if dropped else text]
-                assert taken == TakenTurn(run_id=run_id, taken_by=RUN)
+                assert taken == _taken(run_id, RUN)
 
     @proves("queues.taken-in")
     async def test_what_is_sent_while_steps_are_committed_is_taken_in_once(self, handles: StoreHandles) -> None:

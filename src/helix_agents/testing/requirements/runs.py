@@ -167,12 +167,12 @@ _QUEUES = promised_by(
         "queues.not-the-records": "A waiting turn does not change the session's version: it does not disturb a "
         "running run.",
         "queues.taken-in": "A step commit that takes messages adds those that steer after its own, in order, and they "
-        "leave the queue; no other commit does, and none of another attempt.",
-        "queues.taken-in-once": "A message is taken in by one run or starts one turn; the store knows which run took it "
-        "for as long as the session lives, and never queues it again.",
+        "leave the queue; a start that says so does the same; no other commit does, and none of another attempt.",
+        "queues.taken-in-once": "A message is taken in by one run or starts one turn; the store knows which run took "
+        "it for as long as the session lives, and never queues it again.",
         "queues.steering-first": "Turns that steer stand before the others.",
-        "queues.changed": "A turn that waits can get other messages, begin or cease to steer, and be moved to the front; "
-        "one that no longer waits cannot, and one that was changed is not started as it was.",
+        "queues.changed": "A turn that waits can get other messages, begin or cease to steer, and be moved to the "
+        "front; one that no longer waits cannot, and one that was changed is not started as it was.",
         "queues.fits": "A message that is larger than the store accepts is refused before it waits.",
         "queues.go-with-their-session": "Deleting a session deletes the turns that wait in it; a branch starts "
         "without them.",
