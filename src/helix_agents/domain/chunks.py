@@ -5,6 +5,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, ToolCallId
+from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import JSON, Record, encode
 from helix_agents.domain.writes import MergeWarning
 
@@ -222,12 +223,14 @@ class CheckpointCreated(ChunkHeader, tag="checkpoint_created"):
 
 
 class StepCommitted(ChunkHeader, tag="step_committed"):
-    """All chunks of this step are final: its messages are in the store."""
+    """All chunks of this step are final: its messages are in the store. `taken` are the last ones of them: messages
+    that the user sent to the run while it was going, and that the model sees from here on."""
 
     step_id: StepId
     checkpoint_id: CheckpointId
     message_count: int
     warnings: tuple[MergeWarning, ...] = ()
+    taken: tuple[UserMessage, ...] = ()
 
 
 class StepDiscarded(ChunkHeader, tag="step_discarded"):

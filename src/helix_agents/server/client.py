@@ -153,7 +153,8 @@ class AgentClient:
 
         The turn is stored when this returns. It is started once, however often the request has to be sent; with an
         `idempotency_key` of your own, also if your program repeats the call. `state`, `tags` and `metadata` apply only
-        to a new session. If a turn is running, `if_running` decides whether the new one is refused, waits, or stops it.
+        to a new session. If a turn is running, `if_running` decides whether the new message is refused, waits, is taken
+        in by it, or stops it.
 
         Raises:
             InvalidInputError: a message is not valid.

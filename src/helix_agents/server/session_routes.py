@@ -5,9 +5,17 @@ from typing import cast, get_args
 
 from starlette.responses import Response
 
+from helix_agents.domain.ids import RunId
 from helix_agents.domain.paging import Page
 from helix_agents.domain.pending import OPEN, PendingCall, PendingFilter, PendingKind
-from helix_agents.domain.queued import QueuedTurn, run_id_for
+from helix_agents.domain.queued import (
+    NotQueued,
+    QueuedTurn,
+    QueuedTurnBegun,
+    QueuedTurnChanged,
+    QueuedTurnDropped,
+    run_id_for,
+)
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionStatus, SessionSummary
 from helix_agents.domain.usage import DAY_MS, UsageFilter, UsageRollup
 from helix_agents.server.answers import (
@@ -28,9 +36,11 @@ from helix_agents.server.answers import (
     UIMessagePage,
     UsageDays,
 )
+from helix_agents.server.bodies import ChangeQueuedBody, messages_of
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.chat.turns import Conversation, read_conversation, stream_for
-from helix_agents.server.chat.ui_messages import UIMessage, user_message
+from helix_agents.server.chat.ui_messages import UIMessage
+from helix_agents.server.chat.user_messages import user_message
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.owed_ends import RECENT_MS
 
@@ -171,7 +181,7 @@ async def delete_session(call: Call) -> Response:
 
 
 async def get_queued(call: Call) -> Response:
-    """Messages that wait for their turn, in the order in which they will be answered."""
+    """Messages that wait, in the order in which they are to be taken: those for the run in progress, then turns."""
     session = await call.session(call.path_id())
     return json_response(QueuedMessages(items=await call.executor.sessions.queued(session.session_id)))
 
@@ -184,6 +194,27 @@ async def drop_queued(call: Call) -> Response:
     if not isinstance(outcome, QueuedTurnDropped):
         raise _waits_no_more(run_id, outcome)
     return Response(status_code=204)
+
+
+async def change_queued(call: Call) -> Response:
+    """Change a waiting message: what it says, whether the run in progress takes it in (`steers`) or it is a turn of its
+    own, or that it comes `first` among its like. 404 if it is already being answered."""
+    session = await call.session(call.path_id())
+    run_id = call.checked(call.request.path_params["run_id"], "run id")
+    body: ChangeQueuedBody = await call.body(ChangeQueuedBody)
+    message = None if body.message is None else call.checked_messages(messages_of(body.message))
+    outcome = await call.executor.sessions.change_queued(
+        session.session_id, run_id, message=message, steers=body.steers, first=body.first
+    )
+    if not isinstance(outcome, QueuedTurnChanged):
+        raise _waits_no_more(run_id, outcome)
+    return json_response(outcome.turn)
+
+
+def _waits_no_more(run_id: RunId, outcome: QueuedTurnBegun | NotQueued) -> RefusedError:
+    if isinstance(outcome, QueuedTurnBegun):
+        return RefusedError(404, "run_not_found", f"It is too late: run {outcome.run_id!r} answers this message.")
+    return RefusedError(404, "run_not_found", f"No run {run_id[:80]!r} waits in this session.")
 
 
 async def get_messages(call: Call) -> Response:
@@ -326,7 +357,7 @@ def _queued(waiting: Iterable[QueuedTurn], begun: Set[str | None]) -> tuple[UIMe
             for place, message in enumerate(turn.messages):
                 joins = message.id is not None and run_id_for(turn.session_id, message.id) == turn.run_id
                 said = user_message(message, f"{turn.run_id}.{place}")
-                metadata = {"runId": turn.run_id, "queuedAt": turn.queued_at}
+                metadata = {"runId": turn.run_id, "queuedAt": turn.queued_at, "steers": turn.steers}
                 shown.append({**said, "metadata": metadata, **({} if joins else {"id": f"{turn.run_id}.{place}"})})
     return tuple(shown)
 

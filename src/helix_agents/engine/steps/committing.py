@@ -23,7 +23,7 @@ from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError, SupersededError, ToolInputError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.limits import check_size
-from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage
+from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
@@ -483,10 +483,10 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
         scope.services.run_ended()
     scope.stream_ended = committed.stream_ended
     if not committed.stream_ended:
-        await announce_commit(scope, work, committed)
+        await announce_commit(scope, work, committed, taken)
 
 
-async def _taken_in(scope: RunScope, work: StepWork, committed: Committed) -> tuple[Message, ...]:
+async def _taken_in(scope: RunScope, work: StepWork, committed: Committed) -> tuple[UserMessage, ...]:
     """Messages that were sent to this run while it was going: the commit added them after its own. How many there are
     follows from the count, so a commit whose answer was lost tells it as well."""
     session_id = scope.session.session_id
@@ -494,6 +494,7 @@ async def _taken_in(scope: RunScope, work: StepWork, committed: Committed) -> tu
     if committed.message_count <= before:
         return ()
     stored = await scope.services.store.load_transcript(session_id, after=before)
-    taken = tuple(each.message for each in stored[: committed.message_count - before])
+    said = (each.message for each in stored[: committed.message_count - before])
+    taken = tuple(message for message in said if isinstance(message, UserMessage))
     log_event("turn.steered", session_id=session_id, run_id=scope.run.run_id, messages=len(taken))
     return taken

@@ -280,7 +280,7 @@ class AgentExecutor(Protocol):
         `recover` continues it. With an `idempotency_key`, repeating the call returns the handle of the turn that the
         first call started. With `only_new`, an existing session is left alone; with `only_own`, one that does not
         belong to `user_id`. With `branch`, the session starts as a copy of another one. If a turn is running,
-        `if_running` decides whether the new turn is refused, waits for it, or stops it.
+        `if_running` decides whether the new message is refused, waits until it is over, is taken in by it, or stops it.
 
         Raises:
             AgentAlreadyRunningError: the session has a running turn.

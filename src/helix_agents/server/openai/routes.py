@@ -22,6 +22,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
+from helix_agents.domain.queued import QueuedTurnDropped
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import BranchPoint
 from helix_agents.runtimes.executor.hosting import HostedRun

@@ -1,6 +1,7 @@
 """The contract of queues: a turn that waits starts once, in its place, or not at all."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -309,6 +310,7 @@ class QueuesContract(StoreContract):
     @proves("queues.changed")
     async def test_a_run_in_progress_takes_in_messages_only(self, store: SessionStateStore) -> None:
         await start(store)
+        extra: dict[str, Any]
         for extra in ({"state": {"a": 1}}, {"expires_in_ms": 5}):
             with pytest.raises(InvalidInputError, match="takes in messages only"):
                 await store.queue_turn(queued("r-2", steers=True, **extra))
