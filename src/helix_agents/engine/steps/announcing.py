@@ -61,8 +61,7 @@ async def announce_commit(
         try:
             await scope.writer.write(marker)
         except ChunkTooLargeError:
-            # A step can have more warnings and messages than fit into a chunk; that it is committed must be told all the
-            # same.
+            # A step can have more warnings than fit into a chunk; that it is committed must be told all the same.
             if not isinstance(marker, StepCommitted):
                 raise
             await scope.writer.write(msgspec.structs.replace(marker, warnings=(), taken=()))

@@ -422,8 +422,8 @@ class SteeringContract(ScenarioContract):
 
     async def test_what_only_a_turn_can_have_is_refused(self, helix: Executor) -> None:
         desk = _Desk()
-        extra: dict[str, Any]
-        for extra in ({"state": {}}, {"expires_in": "1d"}, {"budget": Budget(model_calls=1)}):
+        extras: list[dict[str, Any]] = [{"state": {}}, {"expires_in": "1d"}, {"budget": Budget(model_calls=1)}]
+        for extra in extras:
             with pytest.raises(InvalidInputError, match="takes in messages only"):
                 await desk.steer(helix, "Tea", **extra)
         with pytest.raises(InvalidInputError, match="may start in another"):
