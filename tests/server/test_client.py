@@ -149,6 +149,20 @@ async def test_runs_fail_stop_and_are_retried_as_behind_an_executor(helix: Agent
         await helix.get_handle(ServedAgent("helper"), session_id)
 
 
+async def test_a_message_for_a_run_in_progress_is_answered_by_it(helix: AgentClient, session_id: str) -> None:
+    gate.shut(2)
+    run = await helix.execute(DIRECTOR, "search", session_id)
+    sent = await helix.execute(DIRECTOR, "hello", session_id, if_running="steer")
+    gate.open()
+    said = "You said: hello. And so on. "
+    assert await sent.result() == Completed(session_id=session_id, run_id=run.run_id, output=said)
+    assert await run.output() == said
+    assert {chunk.run_id async for chunk in sent.stream()} == {run.run_id}
+    found = await helix.get_handle(DIRECTOR, session_id, sent.run_id)
+    assert found is not None
+    assert found.run_id == run.run_id
+
+
 async def test_an_output_is_of_the_type_that_the_agent_or_its_name_says() -> None:
     script = [finish({"title": "Tides", "pages": 3})] * 3
     reporter = Agent(name="reporter", model=ScriptedModel(script), output=Report)

@@ -357,7 +357,9 @@ def _queued(waiting: Iterable[QueuedTurn], begun: Set[str | None]) -> tuple[UIMe
             for place, message in enumerate(turn.messages):
                 joins = message.id is not None and run_id_for(turn.session_id, message.id) == turn.run_id
                 said = user_message(message, f"{turn.run_id}.{place}")
-                metadata = {"runId": turn.run_id, "queuedAt": turn.queued_at, "steers": turn.steers}
+                metadata = {"runId": turn.run_id, "queuedAt": turn.queued_at} | (
+                    {"steers": True} if turn.steers else {}
+                )
                 shown.append({**said, "metadata": metadata, **({} if joins else {"id": f"{turn.run_id}.{place}"})})
     return tuple(shown)
 

@@ -141,6 +141,8 @@ class Asked:
 
     async def outcome(self) -> RunOutcome:
         """How a run ended that is over."""
+        # The run itself: a message that waited may have been taken in by another one.
+        self._run = await self._run.begun()
         match await self._run.result():
             case Completed(reason=reason):
                 # As it is stored: the agent's type has made a Python object of it.
