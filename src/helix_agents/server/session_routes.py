@@ -1,6 +1,6 @@
 """Stored sessions over HTTP: listings, transcripts, snapshots for a first paint, and deletion."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import cast, get_args
 
 from starlette.responses import Response
@@ -324,7 +324,7 @@ async def get_snapshot(call: Call) -> Response:
             active=run is not None and run.status == "running",
             messages=tuple(messages[-limit:]),
             total_messages=len(messages),
-            queued=_queued(waiting, {now.current_run_id, *(message["id"] for message in messages)}),
+            queued=_queued(waiting, {now.current_run_id, *_ids_in(messages)}),
             state=now.custom_state,
             pending=tuple(call for call in now.pending_client_tool_calls.values() if call.state in OPEN),
             stream_sequence=conversation.sequence,
@@ -346,6 +346,13 @@ async def _shown(call: Call, session: SessionSummary) -> Conversation:
     elif run is not None and call.executor.sessions.now_ms() - (run.ended_at or 0) < RECENT_MS:
         call.owed.shown_whole(session.session_id, conversation.message_id)
     return conversation
+
+
+def _ids_in(messages: Iterable[UIMessage]) -> Iterator[str]:
+    """The ids of messages, and of those that an answer took in."""
+    for message in messages:
+        yield message["id"]
+        yield from (part["id"] for part in message["parts"] if part["type"] == "data-steered")
 
 
 def _queued(waiting: Iterable[QueuedTurn], begun: Set[str | None]) -> tuple[UIMessage, ...]:
