@@ -74,7 +74,8 @@ def test_a_message_to_a_session_at_work_is_taken_in_as_it_was_changed(ann: httpx
         "steers"
     ]
     assert ann.post(f"/sessions/{session_id}/queue/{later['runId']}", json={"steers": False}).json()["steers"] is False
-    for body in ({}, {"message": " "}, {"steers": "yes"}):
+    assert ann.post(place, json={}).json() == changed
+    for body in ({"message": " "}, {"steers": "yes"}):
         assert ann.post(place, json=body).json()["code"] == "validation_error"
     gate.open()
     outcome = result(ann, session_id, runId=sent["runId"], wait=20)

@@ -203,7 +203,13 @@ async def change_queued(call: Call) -> Response:
     run_id = call.checked(call.request.path_params["run_id"], "run id")
     body: ChangeQueuedBody = await call.body(ChangeQueuedBody)
     message = None if body.message is None else call.checked_messages(messages_of(body.message))
-    outcome = await call.executor.sessions.change_queued(
+    sessions = call.executor.sessions
+    if message is None and body.steers is None and not body.first:
+        unchanged = [turn for turn in await sessions.queued(session.session_id) if turn.run_id == run_id]
+        if not unchanged:
+            raise _waits_no_more(run_id, NotQueued())
+        return json_response(unchanged[0])
+    outcome = await sessions.change_queued(
         session.session_id, run_id, message=message, steers=body.steers, first=body.first
     )
     if not isinstance(outcome, QueuedTurnChanged):

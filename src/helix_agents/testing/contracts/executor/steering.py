@@ -1,5 +1,4 @@
-"""Scenarios of messages for the turn that is running: it takes them in between two steps, or they are turns of their
-own."""
+"""Scenarios of messages for the running turn: it takes them in between two steps, or they are turns of their own."""
 
 from collections.abc import Callable
 from typing import Any
