@@ -120,10 +120,14 @@ def check_steers(turn: QueuedTurn) -> None:
     Raises:
         InvalidInputError: it could not; the message says what to do.
     """
-    given = {"state": turn.state, "expires_in": turn.expires_in_ms, "budget": turn.budget}
-    extra = [name for name, value in given.items() if value is not None]
+    extra = _only_for_a_turn(turn)
     if extra:
         raise InvalidInputError(extra[0], MESSAGES_ONLY)
+
+
+def _only_for_a_turn(turn: QueuedTurn) -> list[str]:
+    given = {"state": turn.state, "expires_in": turn.expires_in_ms, "budget": turn.budget}
+    return [name for name, value in given.items() if value is not None]
 
 
 def taken_in(turns: Iterable[QueuedTurn]) -> tuple[UserMessage, ...]:
@@ -145,8 +149,13 @@ def run_id_for(session_id: SessionId, key: str) -> RunId:
 
 
 def sent_again(stored: QueuedTurn, turn: QueuedTurn) -> QueuedTurn:
-    """A waiting turn after it was sent again: it is unchanged, except that a turn sent after a stop continues."""
-    return stored if turn.after_stop_of is None else replace(stored, after_stop_of=turn.after_stop_of)
+    """A waiting turn after it was sent again: it is unchanged, except that a turn sent after a stop continues, and one
+    that is now meant for the run in progress steers, if that run can take in all of it."""
+    if turn.after_stop_of is not None:
+        stored = replace(stored, after_stop_of=turn.after_stop_of)
+    if turn.steers and not stored.steers and not _only_for_a_turn(stored):
+        stored = replace(stored, steers=True, place=0, revision=stored.revision + 1)
+    return stored
 
 
 def keeps_others_waiting(run: RunRecord | None) -> bool:

@@ -457,7 +457,7 @@ class Queues(Protocol):
 
     async def queue_turn(self, turn: QueuedTurn) -> QueuedTurn | None:
         """Put a turn at the end of its session's queue. If a turn with the same run id already waits there, that one is
-        returned instead, and nothing is changed.
+        returned instead, unchanged except for what `sent_again` says.
 
         None if there is nothing to wait for, in which case nothing was written: its run was started before, a run took
         it in, or the session is free and no other turn waits.

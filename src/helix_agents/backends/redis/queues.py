@@ -90,6 +90,7 @@ async def _taken_by(tx: Transaction, session_id: SessionId, run_id: RunId) -> Ru
 def _sent_again(tx: Transaction, known: Known[Session], there: QueuedRow, turn: QueuedTurn) -> QueuedTurn:
     stored = sent_again(there.turn, turn)
     if stored != there.turn:
+        known.value.set(steered=known.value.row.steered + stored.steers - there.turn.steers)
         _put(tx, known, QueuedRow(place=there.place, turn=stored))
     return stored
 

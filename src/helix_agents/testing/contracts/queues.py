@@ -76,6 +76,15 @@ class QueuesContract(StoreContract):
         gone_on = await store.queue_turn(queued("r-9", "Something else", after_stop_of=RUN))
         assert gone_on == replace(first, after_stop_of=RUN)
         assert await store.list_queued(SESSION) == (gone_on, third)
+        # What only a turn of its own can have keeps it from steering.
+        assert await store.queue_turn(replace(_steering("r-9"), after_stop_of=RUN)) == gone_on
+        steering = await store.queue_turn(_steering("r-0", "Something else"))
+        assert third is not None
+        assert steering == replace(third, steers=True, revision=1)
+        assert await store.queue_turn(queued("r-0")) == steering
+        assert await store.list_queued(SESSION) == (steering, gone_on)
+        await commit(store, takes_messages=True)
+        assert await store.list_queued(SESSION) == (gone_on,)
 
     @proves("queues.behind-something")
     async def test_a_turn_waits_only_where_something_goes_on_or_others_wait(self, store: SessionStateStore) -> None:

@@ -283,6 +283,18 @@ class SteeringContract(ScenarioContract):
             assert len(await runs_of(helix)) == 1 + later
             await completed(await helix.execute(desk.agent, "Next", SESSION))
 
+    async def test_a_message_that_waits_for_its_turn_is_taken_in_once_it_is_sent_to_steer(
+        self, helix: Executor
+    ) -> None:
+        desk = _Desk()
+        first = await desk.held(helix)
+        waits = await helix.execute(desk.agent, "Tea", SESSION, if_running="enqueue", idempotency_key="mine")
+        again = await desk.steer(helix, "Tea", idempotency_key="mine")
+        assert (again.run_id, await _waiting(helix)) == (waits.run_id, ["Tea"])
+        desk.let_go()
+        assert [await completed(each) for each in (first, waits, again)] == ["Heard Tea"] * 3
+        assert len(await runs_of(helix)) == 1
+
     async def test_a_message_that_is_wanted_now_leaves_the_queue(self, helix: Executor) -> None:
         desk = _Desk()
         first = await desk.held(helix)
