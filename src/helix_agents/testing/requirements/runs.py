@@ -158,8 +158,8 @@ _QUEUES = promised_by(
     "queue",
     {
         "queues.in-order": "Turns wait in the order in which they arrived, including those of several processes.",
-        "queues.same-again": "A turn that already waits is unchanged; if it is sent again after a stop, it says so, and "
-        "if it is sent again to steer, it steers.",
+        "queues.same-again": "A turn that already waits is unchanged; if it is sent again after a stop, it says so, "
+        "and if it is sent again to steer, it steers.",
         "queues.behind-something": "No turn is queued if its run has started, or if the session is free and no turn "
         "waits.",
         "queues.bounded": "At most MOST_QUEUED turns may wait in a session; one more is refused.",
