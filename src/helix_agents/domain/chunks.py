@@ -183,18 +183,21 @@ class ErrorChunk(ChunkHeader, tag="error"):
 
 
 class RunStarted(ChunkHeader, tag="run_started"):
-    """A turn starts."""
+    """A turn starts. `taken` are the last messages that it starts with, if they were sent to an earlier run while that
+    was going."""
 
     turn: int
     attempt: int = 1
+    taken: tuple[UserMessage, ...] = ()
 
 
 class RunResumed(ChunkHeader, tag="run_resumed"):
-    """A turn starts that continues what an earlier run left open."""
+    """A turn starts that continues what an earlier run left open. `taken` as for `run_started`."""
 
     turn: int
     previous_run_id: RunId | None = None
     checkpoint_id: CheckpointId | None = None
+    taken: tuple[UserMessage, ...] = ()
 
 
 class RunPaused(ChunkHeader, tag="run_paused"):

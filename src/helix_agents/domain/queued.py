@@ -131,9 +131,16 @@ def _only_for_a_turn(turn: QueuedTurn) -> list[str]:
 
 
 def taken_in(turns: Iterable[QueuedTurn]) -> tuple[UserMessage, ...]:
-    """The messages of these turns as the transcript of the run that takes them in shows them."""
+    """The messages of these turns as the transcript of the run that takes them in shows them: marked, and each with an
+    id, by which readers know it again."""
     return tuple(
-        replace(message, metadata={**message.metadata, "helix": STEERED}) for turn in turns for message in turn.messages
+        replace(
+            message,
+            id=message.id or f"{turn.run_id}.{place}",
+            metadata={**message.metadata, "helix": STEERED},
+        )
+        for turn in turns
+        for place, message in enumerate(turn.messages)
     )
 
 

@@ -46,10 +46,6 @@ class Turn:
         """The id of the user's message on a page; a message that came without an id is named after its place."""
         return None if self.asked is None else self.asked.id or f"user_{self.first}"
 
-    def place_of(self, message: int) -> int:
-        """The place in the transcript of one of its messages."""
-        return self.first + message + (self.asked is not None)
-
     @property
     def calls(self) -> dict[ToolCallId, str]:
         replies = (message for message in self.messages if isinstance(message, AssistantMessage))
@@ -190,8 +186,8 @@ class Conversation:
                     parts += self._below(stream, turn, message)
                 case ToolMessage():
                     parts += stream.result(message)
-                case UserMessage() if was_taken_in(message) and not message.hidden:
-                    parts += stream.taken(message, turn.place_of(place))
+                case UserMessage() if was_taken_in(message):
+                    parts += stream.taken(message)
                 case UserMessage():
                     pass
         for result in self.held if current else ():

@@ -15,6 +15,8 @@ from helix_agents.domain.chunks import (
     ProviderToolInput,
     ProviderToolStart,
     RunPaused,
+    RunResumed,
+    RunStarted,
     SourceChunk,
     StatePatch,
     StepCommitted,
@@ -208,19 +210,19 @@ class UIStream:
             case SourceChunk():
                 return self._refer_to(chunk)
             case StepCommitted(taken=taken):
-                parts, first = self._leave_step(), chunk.message_count - len(taken)
-                for place, message in enumerate(taken, first):
-                    parts += [] if message.hidden else self.taken(message, place)
-                return parts
+                return [*self._leave_step(), *(part for each in taken for part in self.taken(each))]
+            case RunStarted(taken=taken) | RunResumed(taken=taken):
+                return [part for each in taken for part in self.taken(each)]
             case StepDiscarded(from_sequence=first, to_sequence=last):
                 return self._discard(first, last)
             case _:
                 return self._aside(chunk)
 
-    def taken(self, message: UserMessage, place: int) -> list[UIPart]:
-        """A message that the run took in; it stays where the answer was when it did. `place` is its place in the
-        transcript."""
-        said = user_message(message, f"user_{place}")
+    def taken(self, message: UserMessage) -> list[UIPart]:
+        """A message that the run took in; it stays where the answer was when it did."""
+        if message.hidden:
+            return []
+        said = user_message(message, "")
         return [*self._leave_step(), {"type": "data-steered", "id": said["id"], "data": said}]
 
     def finish(self, how: Literal["completed", "suspended", "interrupted"], reason: str | None = None) -> list[UIPart]:

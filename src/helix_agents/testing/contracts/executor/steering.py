@@ -10,7 +10,7 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.tools import tool
 from helix_agents.domain.budgets import Budget
-from helix_agents.domain.chunks import StepCommitted
+from helix_agents.domain.chunks import RunResumed, RunStarted, StepCommitted
 from helix_agents.domain.errors import InvalidInputError, NotARootSessionError, QueuedTurnDroppedError
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.pending import ToolAnswer
@@ -198,6 +198,8 @@ class SteeringContract(ScenarioContract):
         assert [run.run_id for run in await runs_of(helix)] == [first.run_id, sent[0].run_id, later.run_id]
         assert [(await each.begun()).run_id for each in sent] == [sent[0].run_id] * 2
         assert (await spoken(helix))[2:5] == ["user: One", "user: Two", "assistant: Heard One, Two"]
+        begun = [chunk for chunk in await chunks_of(sent[0]) if isinstance(chunk, RunStarted)]
+        assert [[message.content for message in chunk.taken] for chunk in begun] == [["Two"]]
 
     async def test_where_nothing_goes_on_a_message_starts_a_turn_at_once(self, helix: Executor) -> None:
         desk = _Desk()
@@ -248,6 +250,8 @@ class SteeringContract(ScenarioContract):
         assert [await completed(each) for each in (resumed, sent)] == ["Heard Slowly"] * 2
         assert (await sent.begun()).run_id == resumed.run_id
         assert (await spoken(helix))[-2:] == ["user: Slowly", "assistant: Heard Slowly"]
+        begun = [chunk for chunk in await chunks_of(resumed) if isinstance(chunk, RunResumed)]
+        assert [[message.content for message in chunk.taken] for chunk in begun] == [["Slowly"]]
 
     async def test_a_turn_that_fails_leaves_the_message_to_the_next_one(self, helix: Executor) -> None:
         desk = _Desk(max_steps=1)
