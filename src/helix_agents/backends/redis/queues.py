@@ -60,7 +60,8 @@ async def take_steering(tx: Transaction, known: Known[Session], run_id: RunId) -
 def _remove(tx: Transaction, known: Known[Session], turn: QueuedTurn) -> None:
     row = known.value.row
     tx.do("HDEL", tx.slot.queued(turn.session_id), turn.run_id)
-    known.value.set(queued=row.queued - 1, steered=row.steered - turn.steers)
+    # An earlier version does not count those that steer.
+    known.value.set(queued=row.queued - 1, steered=max(row.steered - turn.steers, 0))
     save_session(tx, known)
 
 

@@ -457,7 +457,9 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
         log_event("state.merge_conflict", logging.WARNING, **about)
     if work.suspended:
         log_event("client_tool.suspended", session_id=scope.session.session_id, run_id=scope.run.run_id)
-    taken = await _taken_in(scope, work, committed)
+    # What the commit added to its own messages follows from its count, also if its first answer was lost.
+    own, count = scope.session.message_count + len(work.messages), committed.message_count
+    taken = await _taken_in(scope, own, count) if count > own else ()
     # The model has already seen the notices, so they are in this scope's transcript.
     fresh = work.messages[len(scope.notices) :]
     scope.transcript.extend((*fresh, *taken))
@@ -486,15 +488,11 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
         await announce_commit(scope, work, committed, taken)
 
 
-async def _taken_in(scope: RunScope, work: StepWork, committed: Committed) -> tuple[UserMessage, ...]:
-    """Messages that were sent to this run while it was going: the commit added them after its own. How many there are
-    follows from the count, so a commit whose answer was lost tells it as well."""
+async def _taken_in(scope: RunScope, first: int, last: int) -> tuple[UserMessage, ...]:
+    """The messages of the transcript after the `first` so many: they were sent to this run while it was going."""
     session_id = scope.session.session_id
-    before = scope.session.message_count + len(work.messages)
-    if committed.message_count <= before:
-        return ()
-    stored = await scope.services.store.load_transcript(session_id, after=before)
-    said = (each.message for each in stored[: committed.message_count - before])
+    stored = await scope.services.store.load_transcript(session_id, after=first)
+    said = (each.message for each in stored[: last - first])
     taken = tuple(message for message in said if isinstance(message, UserMessage))
     log_event("turn.steered", session_id=session_id, run_id=scope.run.run_id, messages=len(taken))
     return taken

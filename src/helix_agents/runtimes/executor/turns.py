@@ -245,6 +245,8 @@ class Turns:
             stored = await self._beginnings.to_the_end(self._queue.put(waiting))
             if stored is not None:
                 return self._queued_handle(agent, stored)
+            if isinstance(there := await self._sent_before(wanted), TakenTurn):
+                return await self._taker(agent, there)
 
     async def waiting(
         self, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId

@@ -286,6 +286,14 @@ class SteeringContract(ScenarioContract):
                     assert (again.run_id, again.was_queued) == (first.run_id, False), (words, key)
             assert len(await runs_of(helix)) == 1 + later
             await completed(await helix.execute(desk.agent, "Next", SESSION))
+        desk.gate = Gate()
+        other = await desk.held(helix)
+        for words in ("reject", "enqueue", "steer", "interrupt"):
+            sending = helix.execute(desk.agent, "Tea", SESSION, idempotency_key="mine", if_running=words)
+            assert (await within(sending)).run_id == first.run_id
+        assert await helix.sessions.queued(SESSION) == ()
+        desk.let_go()
+        assert await completed(other) == "Done."
 
     async def test_a_message_that_waits_for_its_turn_is_taken_in_once_it_is_sent_to_steer(
         self, helix: Executor
