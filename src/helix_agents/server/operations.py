@@ -402,7 +402,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         method="POST", path="/sessions/{session_id}/queue/{run_id}", handler=session_routes.change_queued,
-        body=ChangeQueuedBody, answer=QueuedTurn, parameters=(SESSION_PATH, RUN_PATH), refusals=(400, 404),
+        body=ChangeQueuedBody, answer=QueuedTurn, parameters=(SESSION_PATH, RUN_PATH), refusals=(*_IN_BODY, 404),
         tag="sessions",
     ),
     Operation(
