@@ -178,6 +178,17 @@ def test_a_message_may_wait_for_its_turn(site: Site, open_client: OpenClient, se
     ]
 
 
+def test_a_message_may_be_taken_in_by_the_run(site: Site, open_client: OpenClient, session_id: str) -> None:
+    first, second = open_client(session_id), open_client(session_id)
+    first.do("send", text="long look", until=PAUSE)
+    second.do("send", text="length", parameters={"forwardedProps": {"ifRunning": "steer"}}, until="RUN_STARTED")
+    site.open_gate()
+    while second.do("look")["messages"][-1].get("content") != "And then":
+        pass
+    assert roles(open_client(session_id).do("come_back")) == ["user", "assistant", "tool", "user", "assistant"]
+    assert len(site.get(f"/sessions/{session_id}/runs")["items"]) == 1
+
+
 def test_what_is_refused_is_told(site: Site, open_client: OpenClient, session_id: str) -> None:
     def post(agent: str = "guide", **fields: Any) -> tuple[int, str]:
         body = {"threadId": session_id, "runId": "r", "messages": [], "tools": [], "context": [], **fields}
