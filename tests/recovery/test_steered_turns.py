@@ -6,11 +6,15 @@ from typing import Any, get_args
 
 import pytest
 
+from helix_agents import Agent, Executor, ScriptedModel, tool
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing import call
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.stage import Gate, completed, interrupted, lines, within
 from helix_agents.testing.recording import Side, StopAt, prove_replayable
 from helix_agents.testing.workers import Processes
 from tests.recovery import conversation_jobs, reference_steering
+from tests.recovery.deaths import settings_on
 from tests.recovery.lives import Conversation, Life
 from tests.recovery.reference_conversation import Traces
 from tests.recovery.reference_steering import AGENT, SESSION, check_end, go_on
@@ -69,3 +73,38 @@ async def test_killed_at_any_statement_every_message_is_heard_once(tmp_path: Pat
         for _, end in ends:
             async with await open_backend(end["url"]) as backend:
                 assert await check_end(backend, Traces(Path(end["traces"]))) == set()
+
+
+async def test_a_message_that_is_taken_in_just_before_its_sender_stops_the_run_is_answered_by_the_run_that_continues(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    gates = [Gate(), Gate()]
+
+    @tool
+    async def work(at: int) -> str:
+        """Work."""
+        await gates[at].wait()
+        return "worked"
+
+    script = [call("work", {"at": 0}), call("work", {"at": 1}), "Tea it is."]
+    agent = Agent(name="clerk", model=ScriptedModel(script), tools=[work])
+    async with await open_backend("memory://just-before") as parts, Executor(**settings_on(parts, agent)) as helix:
+        first = await helix.execute(agent, "Begin", "s-1")
+        await gates[0].until_reached()
+        await helix.execute(agent, "Tea", "s-1", if_running="steer", idempotency_key="tea")
+        stop = helix._turns._stop
+
+        async def late(session_id: str) -> object:
+            # Between the refusal of the start and the stop, the run takes the message in and goes on.
+            gates[0].opened.set()
+            await gates[1].until_reached()
+            return await stop(session_id)
+
+        monkeypatch.setattr(helix._turns, "_stop", late)
+        now = await within(helix.execute(agent, "Tea", "s-1", if_running="interrupt", idempotency_key="tea"))
+        await interrupted(first)
+        assert now.run_id != first.run_id
+        assert await completed(now) == "Tea it is."
+        said = lines(stored.message for stored in await parts.state.load_transcript("s-1"))
+        assert said.count("user: Tea") == 1
+        assert [run.status for run in (await parts.state.list_runs("s-1")).items] == ["completed", "interrupted"]
