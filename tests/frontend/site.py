@@ -108,6 +108,8 @@ def answer(request: ModelRequest):
             return reply("I will book. ", calls=[call("book", {"boat": "Petrel"})])
         case "fleet", False:
             return reply(LINE, calls=[call("book", {"boat": "Petrel"}), call("book", {"boat": "Skua"})])
+        case "long look", False:
+            return reply(LINE, calls=[call("tides", {"place": "cove"})])
         case "hurry" | "wait", False:
             return call(asked, {"boat": "Petrel"})
         case "book" | "tides then line", True:

@@ -202,6 +202,17 @@ def test_a_refreshed_page_is_told_which_message_waits_and_has_it_answered_once(
     assert not [event for event in answer["events"] if event.get("name") == "helix.queued"]
 
 
+def test_a_message_may_be_taken_in_by_the_run(site: Site, open_client: OpenClient, session_id: str) -> None:
+    first, second = open_client(session_id), open_client(session_id)
+    first.do("send", text="long look", until=PAUSE)
+    second.do("send", text="length", parameters={"forwardedProps": {"ifRunning": "steer"}}, until="RUN_STARTED")
+    site.open_gate()
+    while second.do("look")["messages"][-1].get("content") != "And then":
+        pass
+    assert roles(open_client(session_id).do("come_back")) == ["user", "assistant", "tool", "user", "assistant"]
+    assert len(site.get(f"/sessions/{session_id}/runs")["items"]) == 1
+
+
 def test_what_is_refused_is_told(site: Site, open_client: OpenClient, session_id: str) -> None:
     def post(agent: str = "guide", **fields: Any) -> tuple[int, str]:
         body = {"threadId": session_id, "runId": "r", "messages": [], "tools": [], "context": [], **fields}

@@ -319,6 +319,28 @@ def test_a_refreshed_page_shows_the_message_that_waits_and_has_it_answered_once(
     assert (len(later["messages"]), later["queued"]) == (4, [])
 
 
+def test_an_open_page_is_shown_where_its_answer_took_another_message_in(
+    site: Site, open_chat: OpenChat, session_id: str
+) -> None:
+    page = open_chat(session_id)
+    page.do("send", text="long look", until=PAUSE)
+    message = [{"content": "length", "id": "u-2"}]
+    steered = site.post(
+        "/execute", {"sessionId": session_id, "message": message, "ifRunning": "steer", "idempotencyKey": "u-2"}
+    )
+    assert site.get(f"/sessions/{session_id}/queue")["items"][0]["runId"] == steered["runId"]
+    site.open_gate()
+    answer = page.do("look")
+    assert (answer["status"], answer["error"]) == ("ready", None)
+    assert [message["role"] for message in answer["messages"]] == ["user", "assistant"]
+    [taken] = parts(answer, "data-steered")
+    assert taken["data"] == {"id": "u-2", "role": "user", "parts": [{"type": "text", "text": "length"}]}
+    assert text_of(answer) == LINE + "And then"
+    snapshot = site.get(f"/sessions/{session_id}/snapshot")
+    assert without_ids(snapshot["messages"]) == without_ids(answer["messages"])
+    assert page.do("check", messages=snapshot["messages"])["error"] is None
+
+
 def test_a_stop_keeps_what_was_said_and_the_next_message_goes_on(
     site: Site, open_chat: OpenChat, session_id: str
 ) -> None:

@@ -208,9 +208,15 @@ def test_messages_that_wait_for_their_turn_are_shown_and_can_be_taken_back(ann: 
         with ann.stream("POST", "/chat", json=body) as answer:
             assert answer.status_code == 200
     page = open_console("#/sessions/queue")
-    page.get_by_text("2 messages wait for their turn").wait_for()
-    page.locator(".queued", has_text="first of them").get_by_role("button", name="Take back").click()
-    page.get_by_text("1 message waits for its turn").wait_for()
+    page.get_by_text("2 messages wait").wait_for()
+    first = page.locator(".queued", has_text="first of them")
+    first.get_by_role("button", name="Give to the turn").click()
+    first.get_by_text("for the running turn").wait_for()
+    assert [turn["steers"] for turn in ann.get("/sessions/queue/queue").json()["items"]] == [True, False]
+    first.get_by_role("button", name="Answer later").click()
+    first.get_by_text("for a turn of its own").wait_for()
+    first.get_by_role("button", name="Take back").click()
+    page.get_by_text("1 message waits").wait_for()
     page.locator(".queued", has_text=HOSTILE).wait_for()
     assert page.evaluate("window.hacked") is None
     [left] = ann.get("/sessions/queue/queue").json()["items"]

@@ -349,6 +349,7 @@ class Talk:
             self._look_after_everything,
             self._plan,
             self._plan_otherwise,
+            self._steer,
         )
         move = moves[number % len(moves)]
         self.did.append(move.__name__)
@@ -372,6 +373,19 @@ class Talk:
         for each in range(number % 3 + 1):
             key = f"key {next(self._numbers)}" if each else None
             await self._say(helix, "Queued", if_running="enqueue", idempotency_key=key)
+
+    async def _steer(self, helix: Executor, number: int) -> None:
+        """Say several things to a turn that works, perhaps otherwise than they were sent."""
+        await self._say(helix, "Work", if_running="enqueue")
+        for each in range(number % 3 + 1):
+            for _ in range(number % 37):
+                await asyncio.sleep(0)
+            key = f"key {next(self._numbers)}" if each else None
+            await self._say(helix, "Steer", if_running="steer", idempotency_key=key)
+        waiting = await helix.sessions.queued(ROOT)
+        if waiting and number % 2:
+            last = waiting[-1]
+            await helix.sessions.change_queued(ROOT, last.run_id, steers=not last.steers, first=number % 4 == 1)
 
     async def _barge_in(self, helix: Executor, number: int) -> None:
         await self._say(helix, "Work")

@@ -15,6 +15,8 @@ from helix_agents.testing import call
 from helix_agents.testing.contracts.executor.stage import SESSION, completed
 from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.contracts.stream_handles import NEVER
+from helix_agents.testing.scenes import commit, queued, said, start
+from helix_agents.testing.seams import CountingSeam
 
 
 @tool
@@ -89,3 +91,23 @@ async def test_a_turn_writes_once_for_its_start_and_once_for_each_step(
             assert info.status == "ended"
             shown = [" ".join(each.split())[:40] for each in writes.seen]
             assert len(shown) == 3, shown
+
+
+async def test_a_step_that_might_take_messages_in_and_finds_none_costs_no_statement_more(
+    store: tuple[str, str],
+) -> None:
+    seam = CountingSeam()
+    async with await open_backend(store[1], seam=seam) as backend:
+        state = backend.state
+        await start(state)
+        # A turn that waits for the end of this one is not looked at either.
+        await state.queue_turn(queued("r-2"))
+        counts: list[int] = []
+        for step in range(1, 7):
+            seam.reset()
+            await commit(state, step, messages=[said("Step")], takes_messages=step > 3)
+            counts.append(seam.count)
+        assert counts[1:3] == counts[3:5] == counts[4:6], counts
+        await state.queue_turn(queued("r-3", steers=True))
+        await commit(state, 7, takes_messages=True)
+        assert [turn.run_id for turn in await state.list_queued(SESSION)] == ["r-2"]

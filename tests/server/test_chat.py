@@ -289,6 +289,51 @@ def test_a_message_sent_while_an_answer_is_written_is_answered_after_it(page: Pa
     assert page.snapshot()["queued"] == []
 
 
+def test_a_message_is_taken_in_by_the_answer_that_is_written(page: Page, server: LiveServer) -> None:
+    gate.shut(after=3)
+    page.messages.append(_text("search", "m-1"))
+    with page.posting() as parts, server.client() as second:
+        page.read(iter([next(parts) for _ in range(4)]))
+        other = Page(second, page.chat_id, [_text("and the moon?", "m-2")])
+        with other.posting(ifRunning="steer") as others:
+            (shown,) = page.snapshot()["queued"]
+            assert (shown["id"], shown["metadata"]["steers"]) == ("m-2", True)
+            gate.open()
+            page.read(parts)
+            rest = list(others)
+    assert [part["type"] for part in rest] == ["start", "data-steered-run", "finish"]
+    assert rest[1]["data"]["messageId"] == page.last["id"]
+    assert [message["role"] for message in page.messages] == ["user", "assistant"]
+    kinds = [part["type"] for part in page.last["parts"]]
+    assert kinds == ["step-start", "reasoning", "text", "tool-search", "data-steered", "step-start", "text"]
+    said = {"type": "data-steered", "id": "m-2", "data": _text("and the moon?", "m-2")}
+    assert page.last["parts"][4] == said
+    assert page.text.endswith("You said: and the moon?. And so on. ")
+    assert page.snapshot()["messages"] == page.messages
+    assert page.snapshot()["queued"] == []
+    # Sent again, either message joins the one answer there is.
+    for again in (_text("search", "m-1"), _text("and the moon?", "m-2")):
+        joined = Page(page.client, page.chat_id, [again]).post(ifRunning="steer")
+        assert joined.last["id"] == page.last["id"]
+        assert joined.text == page.text
+    assert page.snapshot()["messages"] == page.messages
+
+
+def test_a_message_that_comes_too_late_for_an_answer_gets_its_own(page: Page, server: LiveServer) -> None:
+    gate.shut(after=3)
+    page.messages.append(_text("long story", "m-1"))
+    with page.posting() as parts, server.client() as second:
+        page.read(iter([next(parts) for _ in range(4)]))
+        other = Page(second, page.chat_id, [_text("and then?", "m-2")])
+        with other.posting(ifRunning="steer") as others:
+            wait_until(lambda: len(page.snapshot()["queued"]) == 1)
+            gate.open()
+            page.read(parts)
+            other.read(others)
+    assert other.text.startswith("You said: and then?")
+    assert page.snapshot()["messages"] == [*page.messages, *other.messages]
+
+
 def test_a_message_that_waits_can_be_taken_back(page: Page, server: LiveServer) -> None:
     gate.shut(after=3)
     page.messages.append(_text("long story", "m-1"))

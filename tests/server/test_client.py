@@ -22,6 +22,10 @@ from helix_agents import (
     Failed,
     Image,
     Interrupted,
+    NotQueued,
+    QueuedTurnBegun,
+    QueuedTurnChanged,
+    QueuedTurnDropped,
     ScriptedModel,
     ServedAgent,
     Suspended,
@@ -147,6 +151,39 @@ async def test_runs_fail_stop_and_are_retried_as_behind_an_executor(helix: Agent
     assert mistaken.value.refusal == "agent_mismatch"
     with pytest.raises(AgentMismatchError):
         await helix.get_handle(ServedAgent("helper"), session_id)
+
+
+async def test_a_message_for_a_run_in_progress_is_answered_by_it(helix: AgentClient, session_id: str) -> None:
+    gate.shut(2)
+    run = await helix.execute(DIRECTOR, "search", session_id)
+    sent = await helix.execute(DIRECTOR, "helo", session_id, if_running="steer")
+    gone = await helix.execute(DIRECTOR, "bye", session_id, if_running="enqueue")
+    later = await helix.execute(DIRECTOR, "later", session_id, if_running="enqueue")
+    change = helix.sessions.change_queued
+    edited = await change(session_id, sent.run_id, message="hello")
+    assert isinstance(edited, QueuedTurnChanged)
+    assert (edited.turn.messages[0].content, edited.turn.steers) == ("hello", True)
+    assert await helix.sessions.drop_queued(session_id, gone.run_id) == QueuedTurnDropped(run_id=gone.run_id)
+    assert isinstance(await change(session_id, later.run_id, first=True), QueuedTurnChanged)
+    assert [turn.run_id for turn in await helix.sessions.queued(session_id)] == [sent.run_id, later.run_id]
+    gate.open()
+    said = "You said: hello. And so on. "
+    assert await sent.result() == Completed(session_id=session_id, run_id=run.run_id, output=said)
+    assert await run.output() == said
+    assert {chunk.run_id async for chunk in sent.stream()} == {run.run_id}
+    found = await helix.get_handle(DIRECTOR, session_id, sent.run_id)
+    assert found is not None
+    assert found.run_id == run.run_id
+    assert await later.output() == "You said: later. And so on. "
+    for left, became in (
+        (sent.run_id, QueuedTurnBegun(run_id=run.run_id)),
+        (later.run_id, QueuedTurnBegun(run_id=later.run_id)),
+        (gone.run_id, NotQueued()),
+    ):
+        assert await change(session_id, left, steers=True) == became
+        assert await helix.sessions.drop_queued(session_id, left) == became
+    with pytest.raises(SessionNotFoundError):
+        await helix.sessions.drop_queued("no-session", sent.run_id)
 
 
 async def test_an_output_is_of_the_type_that_the_agent_or_its_name_says() -> None:

@@ -60,6 +60,38 @@ def test_a_message_to_a_session_at_work_is_refused_queued_or_answered_instead(
     assert result(ann, session_id, runId=instead["runId"], wait=20)["output"] == "You said: hello. And so on. "
 
 
+def test_a_message_to_a_session_at_work_is_taken_in_as_it_was_changed(ann: httpx2.Client, session_id: str) -> None:
+    gate.shut(2)
+    first = execute(ann, session_id, "search").json()
+    sent = execute(ann, session_id, "helo", ifRunning="steer").json()
+    told = {"runId": sent["runId"], "wait": 1}
+    assert result(ann, session_id, **told)["status"] == "queued"
+    place = f"/sessions/{session_id}/queue/{sent['runId']}"
+    changed = ann.post(place, json={"message": "hello"}).json()
+    assert (changed["messages"][0]["content"], changed["steers"], changed["revision"]) == ("hello", True, 1)
+    later = execute(ann, session_id, "bye", ifRunning="enqueue").json()
+    assert ann.post(f"/sessions/{session_id}/queue/{later['runId']}", json={"steers": True, "first": True}).json()[
+        "steers"
+    ]
+    assert ann.post(f"/sessions/{session_id}/queue/{later['runId']}", json={"steers": False}).json()["steers"] is False
+    assert ann.post(place, json={}).json() == changed
+    for body in ({"message": " "}, {"steers": "yes"}):
+        assert ann.post(place, json=body).json()["code"] == "validation_error"
+    gate.open()
+    outcome = result(ann, session_id, runId=sent["runId"], wait=20)
+    assert (outcome["runId"], outcome["output"]) == (first["runId"], "You said: hello. And so on. ")
+    too_late = ann.post(place, json={"steers": False})
+    assert (too_late.status_code, too_late.json()["code"]) == (404, "run_not_found")
+    assert first["runId"] in too_late.json()["detail"]
+    assert ann.delete(place).status_code == 404
+    with ann.stream("GET", "/sse", params={"sessionId": session_id, "runId": sent["runId"]}) as response:
+        seen = list(events(response.iter_lines()))
+    assert {event["data"]["runId"] for event in seen} == {first["runId"]}
+    assert result(ann, session_id, runId=later["runId"], wait=20)["output"] == "You said: bye. And so on. "
+    refused = execute(ann, session_id, "hello", ifRunning="steer", state={"published": []})
+    assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+
+
 def test_what_a_run_came_to_is_told_however_it_ended(ann: httpx2.Client, session_id: str) -> None:
     waits = execute(ann, session_id, "publish").json()
     told = result(ann, session_id, wait=20)

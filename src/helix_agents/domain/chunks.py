@@ -5,6 +5,7 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, ToolCallId
+from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import JSON, Record, encode
 from helix_agents.domain.writes import MergeWarning
 
@@ -182,18 +183,21 @@ class ErrorChunk(ChunkHeader, tag="error"):
 
 
 class RunStarted(ChunkHeader, tag="run_started"):
-    """A turn starts."""
+    """A turn starts. `taken` are the last messages that it starts with, if they were sent to an earlier run while that
+    was going."""
 
     turn: int
     attempt: int = 1
+    taken: tuple[UserMessage, ...] = ()
 
 
 class RunResumed(ChunkHeader, tag="run_resumed"):
-    """A turn starts that continues what an earlier run left open."""
+    """A turn starts that continues what an earlier run left open. `taken` as for `run_started`."""
 
     turn: int
     previous_run_id: RunId | None = None
     checkpoint_id: CheckpointId | None = None
+    taken: tuple[UserMessage, ...] = ()
 
 
 class RunPaused(ChunkHeader, tag="run_paused"):
@@ -222,12 +226,14 @@ class CheckpointCreated(ChunkHeader, tag="checkpoint_created"):
 
 
 class StepCommitted(ChunkHeader, tag="step_committed"):
-    """All chunks of this step are final: its messages are in the store."""
+    """All chunks of this step are final: its messages are in the store. `taken` are the last ones of them: messages
+    that the user sent to the run while it was going, and that the model sees from here on."""
 
     step_id: StepId
     checkpoint_id: CheckpointId
     message_count: int
     warnings: tuple[MergeWarning, ...] = ()
+    taken: tuple[UserMessage, ...] = ()
 
 
 class StepDiscarded(ChunkHeader, tag="step_discarded"):

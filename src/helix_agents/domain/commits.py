@@ -43,6 +43,9 @@ class StepCommit(Record):
     if the run was asked to stop, if an answered call that no run consumed is in this session or below it (not counting
     companions that are driven on their own), or if a child that the session waits for no longer waits.
 
+    With `takes_messages`, the messages that wait to steer the run follow those of the step, in the same commit: they
+    leave the queue, and the store remembers that this run took them in. `Committed.message_count` includes them.
+
     `take_stop` consumes the stop request, but not an abort if the run ends as interrupted: the run has not seen that
     one.
 
@@ -73,6 +76,7 @@ class StepCommit(Record):
     forget_effects: tuple[ToolCallId, ...] = ()
     run: RunUpdate | None = None
     suspend: bool = False
+    takes_messages: bool = False
     take_stop: bool = False
     usage: tuple[UsageEntry, ...] = ()
     entries: tuple[Change, ...] = ()
@@ -159,7 +163,10 @@ class StartRun(Record):
     steps.
 
     With `queued`, the run waited in the session's queue: it leaves the queue with its start, and is refused if it is no
-    longer there. `queued_at` is since when it waited.
+    longer there, or was changed since its caller read it (`queued_revision`). `queued_at` is since when it waited.
+
+    With `takes_messages`, the messages that wait to steer the session's run follow those of the start, as with a step
+    (`StepCommit.takes_messages`).
 
     With `tell`, webhooks are told how the run ends.
     """
@@ -194,6 +201,8 @@ class StartRun(Record):
     stream: StreamClaim | None = None
     queued: bool = False
     queued_at: int | None = None
+    queued_revision: int = 0
+    takes_messages: bool = False
     budget: Budget | None = None
     tell: bool = False
 

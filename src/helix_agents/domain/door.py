@@ -13,7 +13,7 @@ from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import RunId, SessionId, check_id, check_new_session_id
 from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import AnsweredElsewhere, ApprovalAnswer, SubmitAnswer, ToolAnswer
-from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.queued import QueueChange, QueuedTurn, check_steers
 from helix_agents.domain.records import Record, check_given, check_json, check_record
 from helix_agents.domain.runs import KnownAs, RunMetadata, RunUpdate
 from helix_agents.domain.schedules import Schedule
@@ -252,6 +252,15 @@ def check_queued(turn: QueuedTurn) -> None:
     check_numbers(turn)
     check_messages(turn.messages)
     check_json(turn.state, "state")
+    if turn.steers:
+        check_steers(turn)
+
+
+def check_queue_change(run_id: RunId, change: QueueChange) -> None:
+    """A change to a turn in the queue."""
+    check_id(run_id, "run id")
+    check_record(change)
+    check_messages(change.messages or ())
 
 
 def check_schedule(schedule: Schedule) -> None:

@@ -1,13 +1,13 @@
-"""Turns that wait until their session is free: their messages, and the run that each will become."""
+"""Messages that wait in a session: turns until it is free, and messages that the run in progress is to take in."""
 
 import hashlib
 from collections.abc import Iterable, Set
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from helix_agents.domain.budgets import Budget
-from helix_agents.domain.errors import QueueFullError
+from helix_agents.domain.errors import InvalidInputError, QueueFullError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.records import JSON, Record
@@ -17,12 +17,25 @@ MOST_QUEUED = 100
 """How many turns may wait in one session: beyond that the sender gets an error, so nothing grows without limit."""
 
 
+STEERED = "steered"
+"""Marks a user's message that a run took in while it was going; `metadata["helix"]` has this value."""
+
+
+MESSAGES_ONLY = "a run in progress takes in messages only; leave it out, or use if_running='enqueue'"
+
+
 class QueuedTurn(Record):
     """A turn that starts when those before it are over. Its run has an id from the start, so that it starts only once,
     whichever process starts it, and its sender can find it.
 
+    If it `steers`, its messages are meant for the run in progress: the next step of that run takes them in. If the run
+    ends first, it is a turn like any other, before those that do not steer.
+
     A stop holds back the turns that wait. A turn that was sent after the stop is not held back: `after_stop_of` names
     the run whose stop no longer counts. The stop of a later run does count.
+
+    `place` orders turns that were moved: a smaller one comes first. `revision` counts the changes since it was sent, so
+    that nobody starts it as it was before.
     """
 
     session_id: SessionId
@@ -33,6 +46,107 @@ class QueuedTurn(Record):
     budget: Budget | None = None
     queued_at: int = 0
     after_stop_of: RunId | None = None
+    steers: bool = False
+    place: int = 0
+    revision: int = 0
+
+
+class TakenTurn(Record):
+    """A message that waited and that a run took in: it has no run of its own."""
+
+    session_id: SessionId
+    run_id: RunId
+    taken_by: RunId
+
+
+class QueueChange(Record):
+    """A change to a turn that waits: other messages, whether it steers, or that it is to be the first."""
+
+    messages: tuple[UserMessage, ...] | None = None
+    steers: bool | None = None
+    first: bool = False
+
+
+class QueuedTurnChanged(Record):
+    """The turn still waits, like this."""
+
+    turn: QueuedTurn
+
+
+class QueuedTurnDropped(Record):
+    """The turn has left the queue and never starts."""
+
+    run_id: RunId
+
+
+class QueuedTurnBegun(Record):
+    """It is too late: this run answers the message. It is the turn's own run, or the run that took the message in."""
+
+    run_id: RunId
+
+
+class NotQueued(Record):
+    """No such turn waits, and no run answers it: it was dropped, or never waited here."""
+
+
+ChangeOutcome: TypeAlias = QueuedTurnChanged | QueuedTurnBegun | NotQueued
+DropOutcome: TypeAlias = QueuedTurnDropped | QueuedTurnBegun | NotQueued
+
+
+def in_order(waiting: Iterable[QueuedTurn]) -> tuple[QueuedTurn, ...]:
+    """Turns in the order in which they are taken or started, given in the order in which they arrived."""
+    return tuple(sorted(waiting, key=lambda turn: (not turn.steers, turn.place)))
+
+
+def changed(turn: QueuedTurn, change: QueueChange, waiting: Iterable[QueuedTurn]) -> QueuedTurn:
+    """A waiting turn after a change; `waiting` are all turns of its queue.
+
+    Raises:
+        InvalidInputError: it cannot steer, because it brings what only a turn of its own can have.
+    """
+    steers = turn.steers if change.steers is None else change.steers
+    if steers:
+        check_steers(turn)
+    place = turn.place if steers == turn.steers else 0
+    if change.first:
+        place = min((each.place for each in waiting if each.steers == steers), default=0) - 1
+    messages = turn.messages if change.messages is None else change.messages
+    return replace(turn, messages=messages, steers=steers, place=place, revision=turn.revision + 1)
+
+
+def check_steers(turn: QueuedTurn) -> None:
+    """Check that a run in progress could take a turn in and lose nothing of it.
+
+    Raises:
+        InvalidInputError: it could not; the message says what to do.
+    """
+    extra = _only_for_a_turn(turn)
+    if extra:
+        raise InvalidInputError(extra[0], MESSAGES_ONLY)
+
+
+def _only_for_a_turn(turn: QueuedTurn) -> list[str]:
+    given = {"state": turn.state, "expires_in": turn.expires_in_ms, "budget": turn.budget}
+    return [name for name, value in given.items() if value is not None]
+
+
+def taken_in(turns: Iterable[QueuedTurn]) -> tuple[UserMessage, ...]:
+    """The messages of these turns as the transcript of the run that takes them in shows them: marked, and each with an
+    id, by which readers know it again."""
+    return tuple(
+        replace(
+            message,
+            id=message.id or f"{turn.run_id}.{place}",
+            metadata={**message.metadata, "helix": STEERED},
+        )
+        for turn in turns
+        for place, message in enumerate(turn.messages)
+    )
+
+
+def was_taken_in(message: UserMessage) -> bool:
+    """Whether a run took this message in while it was going, so that no turn starts with it."""
+    return message.metadata.get("helix") == STEERED
 
 
 def run_id_for(session_id: SessionId, key: str) -> RunId:
@@ -66,8 +180,13 @@ def waiting_messages(queued: Iterable[QueuedTurn], begun: Set[str | None]) -> tu
 
 
 def sent_again(stored: QueuedTurn, turn: QueuedTurn) -> QueuedTurn:
-    """A waiting turn after it was sent again: it is unchanged, except that a turn sent after a stop continues."""
-    return stored if turn.after_stop_of is None else replace(stored, after_stop_of=turn.after_stop_of)
+    """A waiting turn after it was sent again: it is unchanged, except that a turn sent after a stop continues, and one
+    that is now meant for the run in progress steers, if that run can take in all of it."""
+    if turn.after_stop_of is not None:
+        stored = replace(stored, after_stop_of=turn.after_stop_of)
+    if turn.steers and not stored.steers and not _only_for_a_turn(stored):
+        stored = replace(stored, steers=True, place=0, revision=stored.revision + 1)
+    return stored
 
 
 def kept_alive(expires_at: int | None, turn: QueuedTurn, now: int) -> int | None:

@@ -142,6 +142,9 @@ class _FlowModel(LLMAdapter):
     replayed from the beginning where that is not possible: in another process, or after many other sessions.
     """
 
+    hears_midway = False
+    """A message would begin the function anew, so one that comes during a turn is the next turn."""
+
     def __init__(
         self,
         flow: str,

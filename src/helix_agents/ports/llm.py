@@ -185,6 +185,14 @@ class LLMAdapter(Protocol):
         ...
 
 
+def hears_midway(model: object) -> bool:
+    """Whether a model is to be told what the user says in the middle of a turn.
+
+    An adapter for which a message begins something new, such as a flow, says no: it has `hears_midway = False`.
+    """
+    return bool(getattr(model, "hears_midway", True))
+
+
 class OpenModel(Protocol):
     """What a model provider's entry point (group `helix_agents.models`) provides under its prefix."""
 

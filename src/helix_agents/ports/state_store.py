@@ -16,7 +16,7 @@ from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, Tool
 from helix_agents.domain.messages import Message, StoredMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import AnswerOutcome, PendingCall, PendingFilter, SubmitAnswer
-from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.queued import QueueChange, QueuedTurn, TakenTurn
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import Fence, KnownAs, Lease, RunMetadata, RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.schedules import Schedule, ScheduleId
@@ -450,23 +450,43 @@ class Effects(Protocol):
 
 
 class Queues(Protocol):
-    """Turns that wait until their session is free. A start that says `queued` takes its turn from here."""
+    """Turns that wait until their session is free, and messages that wait for the run in progress to take them in.
+
+    A start that says `queued` takes its turn from here; a step commit that says `takes_messages` takes the messages.
+    """
 
     async def queue_turn(self, turn: QueuedTurn) -> QueuedTurn | None:
         """Put a turn at the end of its session's queue, and keep the session alive for the turn's `expires_in_ms`, as
         `kept_alive` says. If a turn with the same run id already waits there, that one is returned instead, and nothing
-        is changed.
+        is changed except for what `sent_again` says.
 
-        None if there is nothing to wait for, in which case nothing was written: its run was started before, or the
-        session is free and no other turn waits.
+        None if there is nothing to wait for, in which case nothing was written: its run was started before, a run took
+        it in, or the session is free and no other turn waits.
 
         Raises:
             QueueFullError: `MOST_QUEUED` turns are waiting already.
+            StateSizeExceededError: a message is larger than the store accepts.
         """
         ...
 
     async def list_queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
-        """The turns that wait, in the order in which they arrived."""
+        """The turns that wait: first those that steer, then the others, each in the order in which they arrived, unless
+        one was moved to the front."""
+        ...
+
+    async def find_queued(self, session_id: SessionId, run_id: RunId) -> QueuedTurn | TakenTurn | None:
+        """A turn that waits, or the run that took its messages in; known for as long as the session lives. None if it
+        started, was dropped, or never waited here."""
+        ...
+
+    async def change_queued(self, session_id: SessionId, run_id: RunId, change: QueueChange) -> QueuedTurn | None:
+        """Change a turn that waits; None if it does not. Of this and what takes the turn, one comes first: a turn that
+        is started or taken in after the change is the changed one.
+
+        Raises:
+            InvalidInputError: it cannot steer, because it brings what only a turn of its own can have.
+            StateSizeExceededError: a message is larger than the store accepts.
+        """
         ...
 
     async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:

@@ -242,7 +242,7 @@ class PendingPage(Record):
 
 
 class QueuedMessages(Record):
-    """Turns that wait for earlier turns to end, in the order in which they will start."""
+    """Messages that wait, in the order in which they are to be taken."""
 
     items: tuple[QueuedTurn, ...]
 

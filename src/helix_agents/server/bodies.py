@@ -142,6 +142,17 @@ class ExecuteBody(Body):
     tags: Annotated[list[str], msgspec.Meta(description="Tags to find a new session by.")] = []
 
 
+class ChangeQueuedBody(Body):
+    """Change a message that waits."""
+
+    message: Annotated[Input | None, msgspec.Meta(description="What it says instead.")] = None
+    steers: Annotated[
+        bool | None,
+        msgspec.Meta(description="Whether the run in progress is to take it in, or it is a turn of its own."),
+    ] = None
+    first: Annotated[bool, msgspec.Meta(description="Move it before the others of its kind.")] = False
+
+
 class ResumeBody(Body):
     """Continue a session."""
 

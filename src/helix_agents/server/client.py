@@ -13,7 +13,6 @@ from helix_agents.agent.headers import Headers
 from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.domain.errors import AgentMismatchError, RemoteRefusedError, RemoteUnavailableError, ToolOutputError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId, check_id
-from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import Answer, ApprovalAnswer, PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON
@@ -22,10 +21,9 @@ from helix_agents.engine.requests.going_on import ResumeMode
 from helix_agents.runtimes.executor.inputs import IfRunning, Input, messages_of
 from helix_agents.server.answers import PendingPage, RunOutcome, Started, Status, Submitted
 from helix_agents.server.client_run import ClientRun, stop
-from helix_agents.server.client_sessions import ClientSessions, page_of
+from helix_agents.server.client_sessions import ClientSessions, page_of, spoken
 from helix_agents.server.connection import Connection
 from helix_agents.server.remote_http import RemoteHttp
-from helix_agents.server.wire import to_wire
 
 
 class ServedAgent(Generic[OutputT]):
@@ -153,7 +151,8 @@ class AgentClient:
 
         The turn is stored when this returns. It is started once, however often the request has to be sent; with an
         `idempotency_key` of your own, also if your program repeats the call. `state`, `tags` and `metadata` apply only
-        to a new session. If a turn is running, `if_running` decides whether the new one is refused, waits, or stops it.
+        to a new session. If a turn is running, `if_running` decides whether the new message is refused, waits, is taken
+        in by it, or stops it.
 
         Raises:
             InvalidInputError: a message is not valid.
@@ -163,7 +162,7 @@ class AgentClient:
         messages = messages_of(input)
         body: dict[str, JSON] = {
             "agentType": agent.name,
-            "message": _spoken(messages),
+            "message": spoken(messages),
             "sessionId": f"session_{uuid4().hex}" if session_id is None else check_id(session_id),
             "idempotencyKey": idempotency_key or messages[-1].id or f"once_{uuid4().hex}",
             "ifRunning": if_running,
@@ -191,7 +190,7 @@ class AgentClient:
         """
         body: dict[str, JSON] = {"mode": mode}
         if message is not None:
-            body["message"] = _spoken(messages_of(message))
+            body["message"] = spoken(messages_of(message))
         if checkpoint_id is not None:
             body["checkpointId"] = checkpoint_id
         return await self._go_on("/resume", agent, session_id, body)
@@ -300,9 +299,3 @@ class AgentClient:
 
     def _run(self, agent: SomeAgent[OutputT], run: Started) -> ClientRun[OutputT]:
         return ClientRun(self._connection, run.session_id, run.run_id, agent.load_output)
-
-
-def _spoken(messages: Sequence[UserMessage]) -> JSON:
-    """What the user says, in the form that the server takes."""
-    written = [cast("dict[str, JSON]", to_wire(message)) for message in messages]
-    return [{name: value for name, value in message.items() if name != "role"} for message in written]

@@ -110,7 +110,8 @@ class ClientRun(Generic[OutputT]):
         return await self._connection.ask(UsageRollup, "GET", session_path(self.session_id, "/usage"))
 
     def _result(self, outcome: RunOutcome) -> RunResult[OutputT]:
-        about: dict[str, Any] = {"session_id": self.session_id, "run_id": self.run_id}
+        # A message that the run in progress took in is answered by that run.
+        about: dict[str, Any] = {"session_id": self.session_id, "run_id": outcome.run_id}
         match outcome.status:
             case "completed":
                 return Completed(output=self._load(outcome.output), reason=outcome.reason or "finished", **about)

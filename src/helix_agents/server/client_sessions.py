@@ -1,21 +1,41 @@
 """The stored conversations of an agent server, as a client reads them."""
 
-from typing import Any, TypeVar, overload
-from urllib.parse import urlencode
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast, overload
+from urllib.parse import quote, urlencode
 
 from msgspec import structs
 
 from helix_agents.domain.errors import RemoteRefusedError, SessionNotFoundError
-from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import StoredMessage
+from helix_agents.domain.ids import RunId, SessionId
+from helix_agents.domain.messages import StoredMessage, UserMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import PendingCall
-from helix_agents.domain.records import Record
+from helix_agents.domain.queued import (
+    ChangeOutcome,
+    DropOutcome,
+    NotQueued,
+    QueuedTurn,
+    QueuedTurnBegun,
+    QueuedTurnChanged,
+    QueuedTurnDropped,
+)
+from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import SessionSummary
-from helix_agents.server.answers import MessagePage, PendingPage, RunPage, SessionDetail, SessionPage
+from helix_agents.runtimes.executor.inputs import Input, messages_of
+from helix_agents.server.answers import (
+    MessagePage,
+    PendingPage,
+    QueuedMessages,
+    RunOutcome,
+    RunPage,
+    SessionDetail,
+    SessionPage,
+)
 from helix_agents.server.client_run import session_path
 from helix_agents.server.connection import Connection
+from helix_agents.server.wire import to_wire
 
 T = TypeVar("T")
 
@@ -54,6 +74,59 @@ class ClientSessions:
         """The session's turns, newest first."""
         return page_of(await self._ask(RunPage, "GET", session_id, "/runs", offset=offset, limit=limit))
 
+    async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
+        """The messages that wait in a session, in the order in which they are to be taken."""
+        return (await self._ask(QueuedMessages, "GET", session_id, "/queue")).items
+
+    async def change_queued(
+        self,
+        session_id: SessionId,
+        run_id: RunId,
+        *,
+        message: Input | None = None,
+        steers: bool | None = None,
+        first: bool = False,
+    ) -> ChangeOutcome:
+        """Change a message that waits: what it says, whether the run in progress is to take it in, or that it comes
+        first among its like.
+
+        Raises:
+            InvalidInputError: a message is not valid.
+            RemoteRefusedError: the run in progress could not take it in.
+        """
+        body: dict[str, JSON] = {"first": first}
+        body |= {} if message is None else {"message": spoken(messages_of(message))}
+        body |= {} if steers is None else {"steers": steers}
+        try:
+            place = _in_queue(session_id, run_id)
+            return QueuedTurnChanged(turn=await self._connection.ask(QueuedTurn, "POST", place, body))
+        except RemoteRefusedError as refused:
+            return await self._left_queue(session_id, run_id, refused)
+
+    async def drop_queued(self, session_id: SessionId, run_id: RunId) -> DropOutcome:
+        """Remove a message that waits."""
+        try:
+            await self._connection.ask(_Nothing, "DELETE", _in_queue(session_id, run_id))
+        except RemoteRefusedError as refused:
+            return await self._left_queue(session_id, run_id, refused)
+        return QueuedTurnDropped(run_id=run_id)
+
+    async def _left_queue(
+        self, session_id: SessionId, run_id: RunId, refused: RemoteRefusedError
+    ) -> QueuedTurnBegun | NotQueued:
+        """What became of a message that does not wait any more."""
+        if refused.refusal == "session_not_found":
+            raise SessionNotFoundError(session_id) from None
+        if refused.refusal != "run_not_found":
+            raise refused
+        query = urlencode({"sessionId": session_id, "runId": run_id})
+        try:
+            return QueuedTurnBegun(run_id=(await self._connection.ask(RunOutcome, "GET", f"/result?{query}")).run_id)
+        except RemoteRefusedError as unknown:
+            if unknown.status != 404:
+                raise
+            return NotQueued()
+
     async def delete(self, session_id: SessionId) -> None:
         """Delete the session and everything below it; idempotent."""
         try:
@@ -69,6 +142,16 @@ class ClientSessions:
             if refused.refusal == "session_not_found":
                 raise SessionNotFoundError(session_id) from None
             raise
+
+
+def _in_queue(session_id: SessionId, run_id: RunId) -> str:
+    return session_path(session_id, f"/queue/{quote(run_id, safe='')}")
+
+
+def spoken(messages: Sequence[UserMessage]) -> JSON:
+    """What the user says, in the form that the server takes."""
+    written = [cast("dict[str, JSON]", to_wire(message)) for message in messages]
+    return [{name: value for name, value in message.items() if name != "role"} for message in written]
 
 
 class _Nothing(Record):

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from helix_agents.domain.queued import QueuedTurn
 from helix_agents.domain.sessions import SessionSummary
 from helix_agents.domain.usage import UsageRollup
 from helix_agents.server import executor_routes, schedule_routes, session_routes, turn_routes
@@ -37,6 +38,7 @@ from helix_agents.server.bodies import (
     NO_PLACE,
     PLAIN_ID,
     BranchBody,
+    ChangeQueuedBody,
     ChatStopBody,
     ExecuteBody,
     NoFields,
@@ -397,6 +399,11 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         method="GET", path="/sessions/{session_id}/queue", handler=session_routes.get_queued, answer=QueuedMessages,
         parameters=(SESSION_PATH,), refusals=(400, 404), tag="sessions",
+    ),
+    Operation(
+        method="POST", path="/sessions/{session_id}/queue/{run_id}", handler=session_routes.change_queued,
+        body=ChangeQueuedBody, answer=QueuedTurn, parameters=(SESSION_PATH, RUN_PATH), refusals=(*_IN_BODY, 404),
+        tag="sessions",
     ),
     Operation(
         method="DELETE", path="/sessions/{session_id}/queue/{run_id}", handler=session_routes.drop_queued, answer=None,

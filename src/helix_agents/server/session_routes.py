@@ -1,13 +1,21 @@
 """Stored sessions over HTTP: listings, transcripts, snapshots for a first paint, and deletion."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import cast, get_args
 
 from starlette.responses import Response
 
+from helix_agents.domain.ids import RunId
 from helix_agents.domain.paging import Page
 from helix_agents.domain.pending import OPEN, PendingCall, PendingFilter, PendingKind
-from helix_agents.domain.queued import WaitingMessage, waiting_messages
+from helix_agents.domain.queued import (
+    NotQueued,
+    QueuedTurnBegun,
+    QueuedTurnChanged,
+    QueuedTurnDropped,
+    WaitingMessage,
+    waiting_messages,
+)
 from helix_agents.domain.sessions import SessionFilter, SessionState, SessionStatus, SessionSummary
 from helix_agents.domain.usage import DAY_MS, UsageFilter, UsageRollup
 from helix_agents.server.answers import (
@@ -28,9 +36,11 @@ from helix_agents.server.answers import (
     UIMessagePage,
     UsageDays,
 )
+from helix_agents.server.bodies import ChangeQueuedBody, messages_of
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.chat.turns import Conversation, read_conversation, stream_for
-from helix_agents.server.chat.ui_messages import UIMessage, user_message
+from helix_agents.server.chat.ui_messages import UIMessage
+from helix_agents.server.chat.user_messages import user_message
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.owed_ends import RECENT_MS
 
@@ -171,7 +181,7 @@ async def delete_session(call: Call) -> Response:
 
 
 async def get_queued(call: Call) -> Response:
-    """Messages that wait for their turn, in the order in which they will be answered."""
+    """Messages that wait, in the order in which they are to be taken: those for the run in progress, then turns."""
     session = await call.session(call.path_id())
     return json_response(QueuedMessages(items=await call.executor.sessions.queued(session.session_id)))
 
@@ -180,11 +190,37 @@ async def drop_queued(call: Call) -> Response:
     """Take back a waiting message, which is then never answered. 404 if it is already being answered."""
     session = await call.session(call.path_id())
     run_id = call.checked(call.request.path_params["run_id"], "run id")
-    if not await call.executor.sessions.drop_queued(session.session_id, run_id):
-        raise RefusedError(
-            404, "run_not_found", f"No run {run_id[:80]!r} waits in this session; it may have started already."
-        )
+    outcome = await call.executor.sessions.drop_queued(session.session_id, run_id)
+    if not isinstance(outcome, QueuedTurnDropped):
+        raise _waits_no_more(run_id, outcome)
     return Response(status_code=204)
+
+
+async def change_queued(call: Call) -> Response:
+    """Change a waiting message: what it says, whether the run in progress takes it in (`steers`) or it is a turn of its
+    own, or that it comes `first` among its like. 404 if it is already being answered."""
+    session = await call.session(call.path_id())
+    run_id = call.checked(call.request.path_params["run_id"], "run id")
+    body: ChangeQueuedBody = await call.body(ChangeQueuedBody)
+    message = None if body.message is None else call.checked_messages(messages_of(body.message))
+    sessions = call.executor.sessions
+    if message is None and body.steers is None and not body.first:
+        unchanged = [turn for turn in await sessions.queued(session.session_id) if turn.run_id == run_id]
+        if not unchanged:
+            raise _waits_no_more(run_id, NotQueued())
+        return json_response(unchanged[0])
+    outcome = await sessions.change_queued(
+        session.session_id, run_id, message=message, steers=body.steers, first=body.first
+    )
+    if not isinstance(outcome, QueuedTurnChanged):
+        raise _waits_no_more(run_id, outcome)
+    return json_response(outcome.turn)
+
+
+def _waits_no_more(run_id: RunId, outcome: QueuedTurnBegun | NotQueued) -> RefusedError:
+    if isinstance(outcome, QueuedTurnBegun):
+        return RefusedError(404, "run_not_found", f"It is too late: run {outcome.run_id!r} answers this message.")
+    return RefusedError(404, "run_not_found", f"No run {run_id[:80]!r} waits in this session.")
 
 
 async def get_messages(call: Call) -> Response:
@@ -294,7 +330,7 @@ async def get_snapshot(call: Call) -> Response:
             active=run is not None and run.status == "running",
             messages=tuple(messages[-limit:]),
             total_messages=len(messages),
-            queued=_queued(waiting_messages(queued, {now.current_run_id, *(message["id"] for message in messages)})),
+            queued=_queued(waiting_messages(queued, {now.current_run_id, *_ids_in(messages)})),
             state=now.custom_state,
             pending=tuple(call for call in now.pending_client_tool_calls.values() if call.state in OPEN),
             stream_sequence=conversation.sequence,
@@ -318,12 +354,20 @@ async def _shown(call: Call, session: SessionSummary) -> Conversation:
     return conversation
 
 
+def _ids_in(messages: Iterable[UIMessage]) -> Iterator[str]:
+    """The ids of messages, and of those that an answer took in."""
+    for message in messages:
+        yield message["id"]
+        yield from (part["id"] for part in message["parts"] if part["type"] == "data-steered")
+
+
 def _queued(waiting: Iterable[WaitingMessage]) -> tuple[UIMessage, ...]:
     return tuple(
         {
             **user_message(each.message, each.id),
             "id": each.id,
-            "metadata": {"runId": each.turn.run_id, "queuedAt": each.turn.queued_at},
+            "metadata": {"runId": each.turn.run_id, "queuedAt": each.turn.queued_at}
+            | ({"steers": True} if each.turn.steers else {}),
         }
         for each in waiting
     )

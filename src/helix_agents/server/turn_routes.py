@@ -1,13 +1,14 @@
 """Conversations over plain HTTP: say something, in a new session or an existing one, and ask what came of it."""
 
 import asyncio
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
 from starlette.responses import Response
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.domain.errors import RunNotFoundError
+from helix_agents.domain.errors import QueuedTurnDroppedError, RunNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.results import Completed, Failed, Interrupted, Suspended
 from helix_agents.domain.sessions import SessionState
@@ -27,7 +28,8 @@ async def execute(call: Call) -> Response:
 
     Repeating the call with the same `idempotencyKey`, and the same `sessionId` if there is one, returns the run that
     the first call started. If a run of the session is running, `ifRunning` decides: the message is refused, waits in
-    the store until it can be answered, or stops the run. `state`, `metadata` and `tags` apply only to a new session.
+    the store until it can be answered, is taken in by the run with its next step, or stops the run. `state`, `metadata`
+    and `tags` apply only to a new session.
     """
     body: ExecuteBody = await call.body(ExecuteBody)
     given = _session_id(call, body)
@@ -102,11 +104,12 @@ class Asked:
     def __init__(self, call: Call, agent_type: str, run: HostedRun) -> None:
         self._call = call
         self._run = run
-        self._about: dict[str, Any] = {
-            "session_id": run.session_id,
-            "agent_type": agent_type,
-            "run_id": run.run_id,
-        }
+        self._agent_type = agent_type
+
+    @property
+    def _about(self) -> dict[str, Any]:
+        run = self._run
+        return {"session_id": run.session_id, "agent_type": self._agent_type, "run_id": run.run_id}
 
     async def so_far(self) -> RunOutcome | None:
         """The state of a run that is not over; None if it is over, or was taken back before it started."""
@@ -114,6 +117,9 @@ class Asked:
         queued = await self._call.executor.sessions.queued(self._run.session_id)
         if any(turn.run_id == self._run.run_id for turn in queued):
             return RunOutcome(status="queued", **self._about)
+        with suppress(QueuedTurnDroppedError):
+            # Another run may have taken the message in.
+            self._run = await self._run.begun()
         record = await self._call.run(self._run.session_id, self._run.run_id)
         return (
             RunOutcome(status="running", **self._about) if record is not None and record.status == "running" else None
@@ -135,6 +141,8 @@ class Asked:
 
     async def outcome(self) -> RunOutcome:
         """How a run ended that is over."""
+        # The run itself: a message that waited may have been taken in by another one.
+        self._run = await self._run.begun()
         match await self._run.result():
             case Completed(reason=reason):
                 # As it is stored: the agent's type has made a Python object of it.

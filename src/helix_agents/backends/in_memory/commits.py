@@ -17,7 +17,7 @@ from helix_agents.backends.in_memory.entry_rows import (
 from helix_agents.backends.in_memory.handle import Handle, own
 from helix_agents.backends.in_memory.history import standing_at, with_messages, with_state
 from helix_agents.backends.in_memory.pending import change_calls, put_call
-from helix_agents.backends.in_memory.queues import take_queued
+from helix_agents.backends.in_memory.queues import take_queued, take_steering
 from helix_agents.backends.in_memory.rows import current_run, driven_calls, session_row, tree, tree_calls
 from helix_agents.backends.in_memory.runs import next_turn, put_run, settle_current_run
 from helix_agents.backends.in_memory.sessions import store
@@ -69,7 +69,7 @@ def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartComm
         _link_parent(tx, start.parent)
     row = _expected_session(tx, start)
     if start.queued:
-        take_queued(tx, start.session_id, start.run_id)
+        take_queued(tx, start.session_id, start.run_id, start.queued_revision)
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
     back_to: int | None = None
     if start.rewind_to is not None:
@@ -78,7 +78,10 @@ def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartComm
         row, back_to = _rewound(tx, row, start.rewind_to)
     for call in given_up(start, driven_calls(tx.tables, start.session_id)):
         put_call(tx, call)
-    row = with_state(tx, with_messages(tx, row, start.append_messages), start.writes.ops)
+    row = with_messages(tx, row, start.append_messages)
+    if start.takes_messages:
+        row = with_messages(tx, row, take_steering(tx, start.session_id, start.run_id))
+    row = with_state(tx, row, start.writes.ops)
     record = started(row.record, start, row.record.message_count, tx.now, back_to=back_to)
     row = replace(row, record=record, remembered=None)
     if not has_open_step(row.record):

@@ -42,6 +42,7 @@ def _delete_rows(tx: Transaction, session_id: SessionId) -> None:
     tx.remove(tables.staged, session_id)
     tx.remove(tables.effects, session_id)
     tx.remove(tables.queued, session_id)
+    tx.remove(tables.taken, session_id)
     tx.remove(tables.refs, session_id)
     tx.remove(tables.checkpoints, session_id)
     tx.remove(tables.session_runs, session_id)

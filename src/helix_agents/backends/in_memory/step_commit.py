@@ -9,6 +9,7 @@ from helix_agents.backends.in_memory.entry_rows import write_session_entries
 from helix_agents.backends.in_memory.history import with_checkpoint, with_messages, with_state
 from helix_agents.backends.in_memory.memory import Memory, SharedStream
 from helix_agents.backends.in_memory.pending import ask_for, change_calls
+from helix_agents.backends.in_memory.queues import take_steering
 from helix_agents.backends.in_memory.rows import current_run, driven_calls, session_row, tree_calls
 from helix_agents.backends.in_memory.runs import put_run
 from helix_agents.backends.in_memory.sessions import check_version, committed, store
@@ -104,6 +105,8 @@ def _with_step(
     if commit is None or commit.promote_staging:
         ops = (*promote(tx, step.session_id, meta.step_id), *writes)
     row = with_messages(tx, replace(row, record=record), step.messages)
+    if commit is not None and commit.takes_messages:
+        row = with_messages(tx, row, take_steering(tx, step.session_id, commit.fence.run_id))
     row = with_state(tx, row, ops)
     return with_checkpoint(tx, row, "staging", ops=ops, meta=meta), ops
 

@@ -14,7 +14,7 @@ from helix_agents.domain.locks import Lock
 from helix_agents.domain.memories import EntityId, MemoryId
 from helix_agents.domain.memory_search import Looked
 from helix_agents.domain.pending import PendingCall
-from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.queued import QueuedTurn, TakenTurn
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import Lease, RunRecord
 from helix_agents.domain.schedules import Schedule, ScheduleId
@@ -87,6 +87,7 @@ class Tables:
         self.flags: dict[SessionId, InterruptFlag] = {}
         self.effects: dict[SessionId, dict[ToolCallId, Effect]] = {}
         self.queued: dict[SessionId, dict[RunId, QueuedTurn]] = {}
+        self.taken: dict[SessionId, dict[RunId, TakenTurn]] = {}
         self.session_runs: dict[SessionId, list[RunId]] = {}
         self.runs: dict[RunId, RunRecord] = {}
         self.starts: dict[RunId, RunStartCommitted] = {}

@@ -15,7 +15,7 @@ from helix_agents.backends.postgres.entry_writes import (
 from helix_agents.backends.postgres.flags import drop_flag
 from helix_agents.backends.postgres.lineage import append_messages, load_custom_state
 from helix_agents.backends.postgres.pending import calls_below, change_calls, driven_calls, save_calls
-from helix_agents.backends.postgres.queues import take_queued
+from helix_agents.backends.postgres.queues import take_queued, take_steering
 from helix_agents.backends.postgres.rows import (
     SessionRow,
     children_of,
@@ -214,7 +214,7 @@ class PostgresCommits(PostgresSessions):
         row = await self._expected_session(connection, row, start, now)
         before = row.version
         if start.queued:
-            await take_queued(connection, self._namespace, row.session_id, start.run_id)
+            await take_queued(connection, self._namespace, row.session_id, start.run_id, start.queued_revision)
         await settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
         back_to: int | None = None
         if start.rewind_to is not None:
@@ -223,6 +223,9 @@ class PostgresCommits(PostgresSessions):
             await forget_every_effect(connection, self._namespace, row.session_id)
         if start.abandon_pending or start.drop_unanswered or start.rewind_to is not None:
             await save_calls(connection, self._namespace, given_up(start, await driven_calls(connection, row)))
+        if start.takes_messages and row.steered:
+            taken = await take_steering(connection, row, start.run_id)
+            bodies = [*bodies, *(encode(message).decode() for message in taken)]
         await append_messages(connection, row, bodies, now)
         record = started(record_of(row), start, row.message_count, now, back_to=back_to)
         put(row, record)

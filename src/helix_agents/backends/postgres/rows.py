@@ -61,6 +61,7 @@ class SessionRow(SessionHead):
     labels: list[str] = field(default_factory=list[str])
     suspension: str | None = None
     detail: str = ""
+    steered: bool = False
 
     @property
     def suspension_context(self) -> str | None:
@@ -79,7 +80,8 @@ _COLUMNS = tuple(field.name for field in fields(SessionRow))
 _CHANGEABLE = tuple(
     name
     for name in _COLUMNS
-    if name not in ("namespace", "session_id", "parent_session_id", "root_session_id", "created_at")
+    # Only the queue changes `steered`.
+    if name not in ("namespace", "session_id", "parent_session_id", "root_session_id", "created_at", "steered")
 )
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM __agents_sessions"
 _FIND = f"{_SELECT} WHERE namespace = ? AND session_id = ?"

@@ -92,7 +92,8 @@ def in_new_session(namespace: str, start: StartRun, bodies: list[str], now: int)
 def in_session_as_read(
     start: StartRun, found: Row, bodies: list[str], now: int, state_writes: StateWrites
 ) -> PlainStart | None:
-    """The start in an existing session; None if its appends have to be examined under a lock.
+    """The start in an existing session; None if its appends, or messages that wait for it, have to be examined under a
+    lock.
 
     Raises:
         StaleStateError: the session changed since the caller read it.
@@ -103,6 +104,8 @@ def in_session_as_read(
     row = SessionRow(*columns)
     current = run_of(of_run) if of_run[0] is not None else None
     if current is not None and current.run_id == start.run_id:
+        return None
+    if start.takes_messages and row.steered:
         return None
     known = state_writes.known(row.session_id, row.version, row.segment)
     if known is None and Append in map(type, start.writes.ops):

@@ -6,7 +6,7 @@ decisions, and the same function stores the result.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from helix_agents.backends.postgres.pending import (
     find_calls,
     own_calls,
 )
+from helix_agents.backends.postgres.queues import take_steering
 from helix_agents.backends.postgres.rows import SessionHead, SessionRow, labels_of, load_session, lock_tree_of
 from helix_agents.backends.postgres.runs import current_run
 from helix_agents.backends.postgres.staging import stage, staged_rows, take_staged
@@ -188,7 +189,7 @@ class PlainStep:
 
     def _step_values(self) -> tuple[Value, ...]:
         step, commit = self._step, self._step.commit
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"take": True} if commit.takes_messages else {}
         if commit.stage:
             more["stage"] = staged_rows(commit.stage, step.now)
         if commit.refs:
@@ -228,6 +229,9 @@ async def commit_carefully(connection: Connection, step: Step, state_writes: Sta
     remembered = await _check(connection, step, row)
     if remembered is not None:
         return remembered
+    if row.steered and step.commit.takes_messages:
+        taken = await take_steering(connection, row, step.commit.fence.run_id)
+        step = replace(step, bodies=[*step.bodies, *(encode(message).decode() for message in taken)])
     commit, before = step.commit, row.version
     # Children's rows are locked before the stream's row, as in their own steps.
     went_on = commit.suspend and await some_went_on(connection, step.namespace, awaited_children(step.state))

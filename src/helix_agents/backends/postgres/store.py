@@ -104,6 +104,7 @@ _WITH_TEXT = (
     "__agents_staging",
     "__agents_effects",
     "__agents_queued_turns",
+    "__agents_taken_turns",
     "__agents_runs",
     "__agents_sub_session_refs",
     "__agents_interrupt_flags",

@@ -9,7 +9,7 @@ from helix_agents.backends.redis.index import entry_id
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import add_messages, add_writes, session_line, stand_at
 from helix_agents.backends.redis.pending import change_calls, driven_calls, put_call, tree_calls
-from helix_agents.backends.redis.queues import take_queued
+from helix_agents.backends.redis.queues import take_queued, take_steering
 from helix_agents.backends.redis.rows import (
     RunEntry,
     Session,
@@ -77,7 +77,7 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
         check_expectations(start, known.value.record, known.value.run)
     session = known.value
     if start.queued:
-        await take_queued(tx, known, start.run_id)
+        await take_queued(tx, known, start.run_id, start.queued_revision)
     settle_current_run(tx, known, start.replaced_status, start.replaced_reason)
     back_to: int | None = None
     if start.rewind_to is not None:
@@ -86,6 +86,8 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
         for call in given_up(start, await driven_calls(tx, start.session_id)):
             await put_call(tx, call)
     add_messages(tx, known, start.append_messages)
+    if start.takes_messages and session.row.steered:
+        add_messages(tx, known, await take_steering(tx, known, start.run_id))
     await add_writes(tx, known, start.writes.ops)
     session.record = started(session.record, start, session.record.message_count, tx.now, back_to=back_to)
     if session.row.staged and not has_open_step(session.record):

@@ -107,6 +107,7 @@ async def _delete_one(tx: Transaction, space: Keyspace, known: Known[Session]) -
         slot.staging(session_id),
         slot.effects(session_id),
         slot.queued(session_id),
+        slot.taken(session_id),
         slot.usage(session_id),
         slot.usage_guard(session_id),
     ):

@@ -76,7 +76,7 @@ class Expiry:
         of_stream = (slot.stream(stream_id), slot.chunks(stream_id))
         return [
             *(key(name) for key in (slot.session, slot.runs, slot.turns, slot.checkpoints, slot.refs, slot.staging)),
-            *(key(name) for key in (slot.effects, slot.queued, slot.usage, slot.usage_guard)),
+            *(key(name) for key in (slot.effects, slot.queued, slot.taken, slot.usage, slot.usage_guard)),
             *(key(name) for key in (slot.pending, slot.ended_calls)),
             *(key(segment) for segment in sorted(segments) for key in (slot.messages, slot.states)),
             *(of_stream if await self._space.locate(stream_id) == tx.tag else ()),

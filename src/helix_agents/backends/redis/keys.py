@@ -54,6 +54,10 @@ class Slot(NamedTuple):
         """Waiting turns by run."""
         return self.key("n", session_id)
 
+    def taken(self, session_id: str) -> str:
+        """By turn that waited, the run that took its messages in."""
+        return self.key("k", session_id)
+
     def usage(self, session_id: str) -> str:
         """Usage by run, attempt, step and number."""
         return self.key("u", session_id)

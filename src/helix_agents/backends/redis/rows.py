@@ -46,7 +46,8 @@ class SessionRow(Record):
 
     `name` belongs to this session forever, unlike its id; its checkpoints are named after it. `turn` is the highest so
     far. `staged` says that staging holds something, `stages` that it did since the last cleanup, `used` that there is
-    usage. `queued` counts the waiting turns. `vanishes_at` is when the whole session expires unless it is changed.
+    usage. `queued` counts the waiting turns, `steered` those that steer. `vanishes_at` is when the whole session
+    expires unless it is changed.
     """
 
     record: SessionState
@@ -60,6 +61,7 @@ class SessionRow(Record):
     stages: bool = False
     used: bool = False
     queued: int = 0
+    steered: int = 0
     vanishes_at: int | None = None
 
 

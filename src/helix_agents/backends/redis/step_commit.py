@@ -11,6 +11,7 @@ from helix_agents.backends.redis.effects import forget_effects
 from helix_agents.backends.redis.keyspace import Keyspace
 from helix_agents.backends.redis.lineage import add_messages, add_writes, custom_state
 from helix_agents.backends.redis.pending import ask_for, call_of, change_calls, driven_calls, load_calls, tree_calls
+from helix_agents.backends.redis.queues import take_steering
 from helix_agents.backends.redis.rows import Session, load_session, put_run, save_session
 from helix_agents.backends.redis.sessions import check_version, committed
 from helix_agents.backends.redis.staging import promote, stage
@@ -98,6 +99,8 @@ async def _with_step(tx: Transaction, known: Known[Session], step: Step, meta: C
         writes = (*await promote(tx, known, meta.step_id, staged), *writes)
     session.record = record
     add_messages(tx, known, step.messages)
+    if commit is not None and commit.takes_messages and session.row.steered:
+        add_messages(tx, known, await take_steering(tx, known, commit.fence.run_id))
     await add_writes(tx, known, writes)
     add_checkpoint(tx, known, "staging", has_writes=bool(writes), meta=meta)
     return writes

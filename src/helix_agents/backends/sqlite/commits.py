@@ -15,7 +15,7 @@ from helix_agents.backends.sqlite.entry_rows import (
 from helix_agents.backends.sqlite.flags import drop_flag
 from helix_agents.backends.sqlite.lineage import append_messages, load_custom_state
 from helix_agents.backends.sqlite.pending import calls_below, change_calls, driven_calls, save_call
-from helix_agents.backends.sqlite.queues import take_queued
+from helix_agents.backends.sqlite.queues import take_queued, take_steering
 from helix_agents.backends.sqlite.rows import (
     SessionRow,
     children_of,
@@ -124,7 +124,7 @@ class SQLiteCommits(SQLiteSessions):
         row = self._expected_session(connection, row, start, now)
         before = row.version
         if start.queued:
-            take_queued(connection, self._namespace, row.session_id, start.run_id)
+            take_queued(connection, self._namespace, row.session_id, start.run_id, start.queued_revision)
         settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
         back_to: int | None = None
         if start.rewind_to is not None:
@@ -136,6 +136,8 @@ class SQLiteCommits(SQLiteSessions):
         for call in given_up(start, driven_calls(connection, row)):
             save_call(connection, self._namespace, call)
         append_messages(connection, row, bodies, now)
+        if start.takes_messages:
+            take_steering(connection, row, start.run_id, now)
         record = started(record_of(row), start, row.message_count, now, back_to=back_to)
         put_record(row, record)
         if row.staged and not has_open_step(record):

@@ -54,6 +54,7 @@ _OWNED_TABLES = (
     "__agents_pending_calls",
     "__agents_effects",
     "__agents_queued_turns",
+    "__agents_taken_turns",
     "__agents_usage_entries",
 )
 

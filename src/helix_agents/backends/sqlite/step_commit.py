@@ -23,6 +23,7 @@ from helix_agents.backends.sqlite.pending import (
     find_call,
     own_calls,
 )
+from helix_agents.backends.sqlite.queues import take_steering
 from helix_agents.backends.sqlite.rows import SessionHead, SessionRow, load_session
 from helix_agents.backends.sqlite.runs import current_run, store_current
 from helix_agents.backends.sqlite.staging import stage, take_staged
@@ -55,7 +56,7 @@ UPDATE __agents_sessions SET
 WHERE namespace = ? AND session_id = ? AND run_id = ? AND attempt = ? AND running = 1
     AND (commit_step, commit_round) < (?, ?) AND version = coalesce(?, version)
 RETURNING key, root_session_id, status, version, segment, message_count, state_count, state_base_bytes,
-    state_since_bytes, staged, mode
+    state_since_bytes, staged, mode, steered
 """
 
 
@@ -93,9 +94,10 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
         StaleStateError: the caller expected another version.
     """
     commit, meta, now = step.commit, step.meta, step.now
-    row = _advance(connection, step)
-    if row is None:
+    advanced = _advance(connection, step)
+    if advanced is None:
         return _explain(connection, step)
+    row, is_steered = advanced
     version_before = row.version - 1
     _check_mode(row, step.state)
     if commit.stage:
@@ -105,6 +107,8 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
     if step.bodies:
         row.message_count -= len(step.bodies)
         append_messages(connection, row, step.bodies, now)
+    if is_steered and commit.takes_messages:
+        take_steering(connection, row, commit.fence.run_id, now)
     if ops or staged:
         _log_writes(connection, step, row, state_writes, (*staged, *ops), version_before)
     else:
@@ -141,8 +145,9 @@ def commit_step(connection: Connection, step: EncodedStep, state_writes: StateWr
     return committed
 
 
-def _advance(connection: Connection, step: EncodedStep) -> SessionHead | None:
-    """Take the next version under the fence; None if the fence or the expected version does not match."""
+def _advance(connection: Connection, step: EncodedStep) -> tuple[SessionHead, bool] | None:
+    """Take the next version under the fence, and learn whether messages wait for the run; None if the fence or the
+    expected version does not match."""
     state, commit, meta = step.state, step.commit, step.meta
     found = connection.one(
         _ADVANCE,
@@ -171,9 +176,9 @@ def _advance(connection: Connection, step: EncodedStep) -> SessionHead | None:
     )
     if found is None:
         return None
-    key, root, status, *ends = found
+    key, root, status, *ends, steered = found
     of_run = (meta.step_count, commit.fence.run_id, commit.fence.attempt, 1)
-    return SessionHead(key, step.namespace, state.session_id, root, status, *of_run, *ends)
+    return SessionHead(key, step.namespace, state.session_id, root, status, *of_run, *ends), bool(steered)
 
 
 def _log_writes(

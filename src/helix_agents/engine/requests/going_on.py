@@ -28,6 +28,7 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.steps.corrections import CONTINUE
 from helix_agents.engine.steps.salvage import is_on_record
 from helix_agents.engine.steps.step_work import CANCELLED
+from helix_agents.ports.llm import hears_midway
 
 ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
 
@@ -88,7 +89,8 @@ async def plan_resume(
     healed = await healed_words(services, standing)
     follow = messages or ((_CONTINUE,) if await _ends_in_reply(services, session_id, healed) else ())
     fields: dict[str, Any] = {"writes": writes, "count_resume": True, "budget": session.budget}
-    return start_after(services, standing, common, append_messages=(*healed, *follow), **fields)
+    takes = not messages and hears_midway(agent.model)
+    return start_after(services, standing, common, append_messages=(*healed, *follow), takes_messages=takes, **fields)
 
 
 async def plan_rewind(services: Services, session_id: SessionId, checkpoint_id: CheckpointId) -> StartRun:
@@ -126,7 +128,13 @@ async def plan_retry(
     healed = await healed_words(services, standing)
     writes = await checked_state(services, agent, standing)
     return start_after(
-        services, standing, common, append_messages=healed, writes=writes, budget=budget or session.budget
+        services,
+        standing,
+        common,
+        append_messages=healed,
+        takes_messages=hears_midway(agent.model),
+        writes=writes,
+        budget=budget or session.budget,
     )
 
 

@@ -14,7 +14,7 @@ from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import NotTheOwnerError, SessionAlreadyExistsError, SessionNotFoundError
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.queued import QueuedTurn, keeps_others_waiting
+from helix_agents.domain.queued import QueuedTurn, keeps_others_waiting, was_taken_in
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState, TracingContext
 from helix_agents.domain.traces import TRACE, read_trace_place, span_id_of_run, trace_id_of
 from helix_agents.domain.writes import difference
@@ -34,6 +34,7 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.steps.corrections import WAKEUP
 from helix_agents.engine.steps.news import news_message
 from helix_agents.engine.steps.step_work import CANCELLED
+from helix_agents.ports.llm import hears_midway
 from helix_agents.ports.state_store import SessionStateStore
 
 
@@ -61,7 +62,8 @@ class NewSession:
 
 
 async def began_with(store: SessionStateStore, session_id: SessionId, key: str) -> bool:
-    """Whether the session's last turn started with a message of this id, which may still wait behind open calls."""
+    """Whether the session's last turn started with a message of this id, which may still wait behind open calls, or
+    took it in."""
     try:
         session = await store.load_state(session_id)
     except SessionNotFoundError:
@@ -73,8 +75,13 @@ async def began_with(store: SessionStateStore, session_id: SessionId, key: str) 
     while True:
         page = await store.get_messages(session_id, offset=seen, limit=200)
         for message in (stored.message for stored in page.items):
-            if isinstance(message, UserMessage) and (message.id == key or not message.hidden):
-                return message.id == key
+            if not isinstance(message, UserMessage):
+                continue
+            if message.id == key:
+                return True
+            # The message that started the turn is before those that its run took in.
+            if not (message.hidden or was_taken_in(message)):
+                return False
         if not page.has_more:
             return False
         seen += len(page.items)
@@ -90,6 +97,7 @@ async def plan_execute(
     expires_in_ms: int | None = None,
     run_id: RunId | None = None,
     queued: bool = False,
+    queued_revision: int = 0,
     budget: Budget | None = None,
 ) -> StartRun:
     """Start a turn with these messages, whatever the session did before; a `queued` turn leaves its queue for it.
@@ -112,7 +120,16 @@ async def plan_execute(
     check_agent(agent, standing.session)
     writes = await checked_state(services, agent, standing, new.state)
     return await _next_turn(
-        services, agent, standing, expires_at, messages, writes=writes, run_id=run_id, queued=queued, budget=budget
+        services,
+        agent,
+        standing,
+        expires_at,
+        messages,
+        writes=writes,
+        run_id=run_id,
+        queued=queued,
+        queued_revision=queued_revision,
+        budget=budget,
     )
 
 
@@ -147,6 +164,7 @@ def queued_turn(
     expires_in_ms: int | None,
     run_id: RunId | None,
     budget: Budget | None,
+    steers: bool = False,
 ) -> QueuedTurn:
     """A turn that is to wait, with everything that is needed to start it later."""
     return QueuedTurn(
@@ -156,6 +174,7 @@ def queued_turn(
         state=None if state is None else given_state(agent, state),
         expires_in_ms=agent.session_ttl_ms if expires_in_ms is None else expires_in_ms,
         budget=budget,
+        steers=steers,
     )
 
 
@@ -188,6 +207,8 @@ async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[Que
         budget=turn.budget,
         queued=True,
         queued_at=turn.queued_at,
+        queued_revision=turn.revision,
+        takes_messages=turn.steers and hears_midway(agent.model),
     )
 
 

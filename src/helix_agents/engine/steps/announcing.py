@@ -16,6 +16,7 @@ from helix_agents.domain.chunks import (
 )
 from helix_agents.domain.commits import Committed, told_of
 from helix_agents.domain.errors import ChunkTooLargeError
+from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.writes import apply_writes, changed_by_several
 from helix_agents.engine.scope import RunScope
@@ -49,16 +50,21 @@ async def announce_merges(scope: RunScope, work: StepWork) -> None:
         await scope.show(scope.chunk(StatePatch, work.batch.step, patch=values_patch(state, keys)))
 
 
-async def announce_commit(scope: RunScope, work: StepWork, committed: Committed) -> None:
-    """Tell readers that the step's chunks are final because its messages are in the store."""
+async def announce_commit(
+    scope: RunScope, work: StepWork, committed: Committed, taken: tuple[UserMessage, ...] = ()
+) -> None:
+    """Tell readers that the step's chunks are final because its messages are in the store, and which messages the run
+    has `taken` in."""
     for marker in told_of(committed, commit_markers(scope, work)):
+        if taken and isinstance(marker, StepCommitted):
+            marker = msgspec.structs.replace(marker, taken=taken)  # noqa: PLW2901
         try:
             await scope.writer.write(marker)
         except ChunkTooLargeError:
             # A step can have more warnings than fit into a chunk; that it is committed must be told all the same.
             if not isinstance(marker, StepCommitted):
                 raise
-            await scope.writer.write(msgspec.structs.replace(marker, warnings=()))
+            await scope.writer.write(msgspec.structs.replace(marker, warnings=(), taken=()))
 
 
 def commit_markers(scope: RunScope, work: StepWork) -> tuple[StreamChunk, ...]:

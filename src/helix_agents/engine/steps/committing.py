@@ -23,7 +23,7 @@ from helix_agents.domain.commits import Committed, StepCommit
 from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError, SupersededError, ToolInputError
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.limits import check_size
-from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
+from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunUpdate, updated
 from helix_agents.domain.sessions import SessionState
@@ -68,6 +68,7 @@ from helix_agents.engine.steps.spending import spent_after
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.engine.steps.stop_watch import look_for_stop
 from helix_agents.engine.steps.workspaces import keep_files
+from helix_agents.ports.llm import hears_midway
 
 _NO_REPLY = AssistantMessage()
 
@@ -390,6 +391,7 @@ def _commit(
         forget_effects=(*scope.stale_effects, *_recorded_once(work)),
         run=_run_update(work) if work.ended is not None else None,
         suspend=work.suspended,
+        takes_messages=work.ended is None and not work.announced and hears_midway(scope.agent.model),
         take_stop=work.stopped,
         usage=usage,
         entries=(*scope.news_changes, *(change for result in work.new for change in result.entries), *work.entries),
@@ -455,9 +457,12 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
         log_event("state.merge_conflict", logging.WARNING, **about)
     if work.suspended:
         log_event("client_tool.suspended", session_id=scope.session.session_id, run_id=scope.run.run_id)
+    # What the commit added to its own messages follows from its count, also if its first answer was lost.
+    own, count = scope.session.message_count + len(work.messages), committed.message_count
+    taken = await _taken_in(scope, own, count) if count > own else ()
     # The model has already seen the notices, so they are in this scope's transcript.
     fresh = work.messages[len(scope.notices) :]
-    scope.transcript.extend(fresh)
+    scope.transcript.extend((*fresh, *taken))
     scope.session = msgspec.structs.replace(
         scope.session,
         version=committed.new_version,
@@ -480,4 +485,14 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
         scope.services.run_ended()
     scope.stream_ended = committed.stream_ended
     if not committed.stream_ended:
-        await announce_commit(scope, work, committed)
+        await announce_commit(scope, work, committed, taken)
+
+
+async def _taken_in(scope: RunScope, first: int, last: int) -> tuple[UserMessage, ...]:
+    """The messages of the transcript after the `first` so many: they were sent to this run while it was going."""
+    session_id = scope.session.session_id
+    stored = await scope.services.store.load_transcript(session_id, after=first)
+    said = (each.message for each in stored[: last - first])
+    taken = tuple(message for message in said if isinstance(message, UserMessage))
+    log_event("turn.steered", session_id=session_id, run_id=scope.run.run_id, messages=len(taken))
+    return taken

@@ -8,8 +8,10 @@ import msgspec
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import AgentResumedEvent, AgentStartEvent
 from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk, SubagentEnd
+from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.ids import ToolCallId
 from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.queued import was_taken_in
 from helix_agents.engine.children.letting_go import end_chunk, end_forgotten_children, write_end
 from helix_agents.engine.desk import OPENING, Failure, Note, RestingReply, RestingResult
 from helix_agents.engine.effects import DELEGATED, CallKind, OpenBatch, PlannedCall, Position
@@ -187,7 +189,7 @@ async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: N
     """Tell readers and hooks that the run begins; what the hooks change is noted for the first commit."""
     session, run = scope.session, scope.run
     resumed = session.suspension_context is not None or session.resumed
-    step = session.step_count
+    step, taken = session.step_count, _taken_in(scope)
     if resumed and run.previous_run_id is not None:
         chunk = scope.chunk(
             RunResumed,
@@ -195,6 +197,7 @@ async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: N
             turn=run.turn,
             previous_run_id=run.previous_run_id,
             checkpoint_id=session.checkpoint_id,
+            taken=taken,
         )
         event = AgentResumedEvent(
             run_id=run.run_id,
@@ -203,9 +206,12 @@ async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: N
             resumed_from_checkpoint_id=session.checkpoint_id,
         )
     else:
-        chunk = scope.chunk(RunStarted, step, turn=run.turn, attempt=run.attempt)
+        chunk = scope.chunk(RunStarted, step, turn=run.turn, attempt=run.attempt, taken=taken)
         event = AgentStartEvent(turn=run.turn, input=_turn_input(scope))
-    await scope.writer.write(chunk)
+    try:
+        await scope.writer.write(chunk)
+    except ChunkTooLargeError:
+        await scope.writer.write(msgspec.structs.replace(chunk, taken=()))
     try:
         left = await scope.fire_with_draft(step, event)
         # The entries go into the next commit, so they count for the step that it makes.
@@ -217,6 +223,17 @@ async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: N
         # This scope already took the messages; taking them twice would show them twice.
         scope.take_note(OPENING, msgspec.structs.replace(noted, notices=()))
         await scope.desk.put_note(scope.step_id(_step_of(scope, batch)), OPENING, noted)
+
+
+def _taken_in(scope: RunScope) -> tuple[UserMessage, ...]:
+    """Messages at the end of the transcript that were sent to a run while it was going: the start of this run took them
+    in, or a run that died or was stopped before its model saw them."""
+    taken: list[UserMessage] = []
+    for message in reversed(scope.transcript):
+        if not isinstance(message, UserMessage) or not was_taken_in(message):
+            break
+        taken.append(message)
+    return tuple(taken[::-1])
 
 
 def _turn_input(scope: RunScope) -> tuple[UserMessage, ...]:

@@ -236,8 +236,10 @@ class ExecutorCore:
 
         By default (`if_running="reject"`), a running turn is not disturbed. With `"enqueue"`, the new turn waits in the
         store until all turns before it are over, including one that waits for an answer. It starts once, in whichever
-        process, and its handle waits with it. With `"interrupt"`, the running turn is stopped, keeping what it did, and
-        the new one starts after it.
+        process, and its handle waits with it. With `"steer"`, the running turn takes the message in: its model is shown
+        the message with the results of the step in hand. If the turn is over before that, the message is the next
+        turn; either happens once, and the handle is that of the run that answers. With `"interrupt"`, the running turn
+        is stopped, keeping what it did, and the new one starts after it.
 
         A `budget` applies in addition to the agent's, in whichever process the turn continues. It is for this turn
         only; the next turn does not have it.
@@ -257,7 +259,7 @@ class ExecutorCore:
             ExecutorClosedError, OtherEventLoopError: this process starts no more turns, or not in this event loop.
         """
         self._know(agent)
-        check_if_running(if_running, hooks, model)
+        check_if_running(if_running, hooks, model, state=state, expires_in=expires_in, budget=budget)
         check_budget_of_call(agent, budget)
         wanted = WantedTurn(
             session_id=self._services.ids.new("session") if session_id is None else check_id(session_id),

@@ -13,7 +13,7 @@ from helix_agents.domain.ids import CheckpointId, RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import StoredMessage, ToolMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page
 from helix_agents.domain.pending import Answer, AnswerOutcome, PendingCall, PendingFilter
-from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.queued import ChangeOutcome, DropOutcome, QueuedTurn
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.schedules import IfBusy, Schedule, ScheduleId
 from helix_agents.domain.sessions import BranchPoint, InterruptOutcome, SessionFilter, SessionState, SessionSummary
@@ -148,11 +148,24 @@ class HostedSessions(Protocol):
         ...
 
     async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
-        """The turns that wait in a session, in the order in which they arrived."""
+        """The messages that wait in a session, in the order in which they are to be taken."""
         ...
 
-    async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:
-        """Remove a turn from the queue; False if it is not waiting, or no longer."""
+    async def change_queued(
+        self,
+        session_id: SessionId,
+        run_id: RunId,
+        *,
+        message: Input | None = None,
+        steers: bool | None = None,
+        first: bool = False,
+    ) -> ChangeOutcome:
+        """Change a message that waits: what it says, whether the run in progress is to take it in, or that it comes
+        first among its like."""
+        ...
+
+    async def drop_queued(self, session_id: SessionId, run_id: RunId) -> DropOutcome:
+        """Remove a message that waits."""
         ...
 
     async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
@@ -267,7 +280,7 @@ class AgentExecutor(Protocol):
         `recover` continues it. With an `idempotency_key`, repeating the call returns the handle of the turn that the
         first call started. With `only_new`, an existing session is left alone; with `only_own`, one that does not
         belong to `user_id`. With `branch`, the session starts as a copy of another one. If a turn is running,
-        `if_running` decides whether the new turn is refused, waits for it, or stops it.
+        `if_running` decides whether the new message is refused, waits until it is over, is taken in by it, or stops it.
 
         Raises:
             AgentAlreadyRunningError: the session has a running turn.

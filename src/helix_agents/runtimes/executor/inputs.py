@@ -15,6 +15,7 @@ from helix_agents.domain.errors import InvalidInputError, UnstorableValueError
 from helix_agents.domain.ids import CheckpointId, check_id
 from helix_agents.domain.messages import UserMessage, is_blank
 from helix_agents.domain.pending import PendingFilter
+from helix_agents.domain.queued import MESSAGES_ONLY, was_taken_in
 from helix_agents.domain.recollections import is_recollection
 from helix_agents.domain.records import check_given
 from helix_agents.domain.sessions import BranchPoint, SessionFilter
@@ -25,7 +26,7 @@ from helix_agents.engine.requests.going_on import ResumeMode
 
 Input: TypeAlias = str | UserMessage | Sequence[UserMessage]
 
-IfRunning: TypeAlias = Literal["reject", "enqueue", "interrupt"]
+IfRunning: TypeAlias = Literal["reject", "enqueue", "steer", "interrupt"]
 """What happens to a message that arrives while a turn is running."""
 
 
@@ -47,6 +48,8 @@ def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]
             raise InvalidInputError("message", "its metadata says that it lists skills, which only the engine does")
         if is_recollection(message):
             raise InvalidInputError("message", "its metadata says that it is a memory, which only the engine writes")
+        if was_taken_in(message):
+            raise InvalidInputError("message", "its metadata says that a run took it in, which only a run can do")
         if is_blank(message.content):
             raise InvalidInputError("message", "it is empty; give a text that is not blank, or a file")
     if key is None or not messages:
@@ -151,8 +154,9 @@ def check_resume(mode: ResumeMode, message: Input | None, checkpoint_id: Checkpo
         check_id(checkpoint_id, "checkpoint id")
 
 
-def check_if_running(given: IfRunning, hooks: SomeHooks, model: object) -> None:
-    """Reject an unknown word, and hooks or a model for a turn that another process may start.
+def check_if_running(given: IfRunning, hooks: SomeHooks, model: object, **of_the_turn: object) -> None:
+    """Reject an unknown word, hooks or a model for a turn that another process may start, and what only a turn of its
+    own can have for a message that another turn may take in.
 
     Raises:
         InvalidInputError: it cannot be done like this.
@@ -160,9 +164,12 @@ def check_if_running(given: IfRunning, hooks: SomeHooks, model: object) -> None:
     if given not in get_args(IfRunning):
         known = ", ".join(map(repr, get_args(IfRunning)))
         raise InvalidInputError("if_running", f"{cast('object', given)!r} is not one of {known}")
-    if given == "enqueue" and not (hooks is None and model is None):
+    if given in ("enqueue", "steer") and not (hooks is None and model is None):
         what = "hooks and a model of one call live in this process, but a queued turn may start in another"
         raise InvalidInputError("argument", f"{what}; give them to the agent")
+    extra = [name for name, value in of_the_turn.items() if value is not None]
+    if given == "steer" and extra:
+        raise InvalidInputError(extra[0], MESSAGES_ONLY)
 
 
 def check_budget_of_call(agent: AnyAgent, given: Budget | None) -> None:

@@ -6,11 +6,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.checkpoints import Checkpoint
 from helix_agents.domain.door import check_input, check_merge
-from helix_agents.domain.errors import WorkspaceFailedError
+from helix_agents.domain.errors import InvalidInputError, WorkspaceFailedError
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StreamId, check_id, check_new_session_id
 from helix_agents.domain.messages import StoredMessage, ToolMessage
 from helix_agents.domain.paging import DEFAULT_LIMIT, MAX_LIMIT, Page
-from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.queued import (
+    ChangeOutcome,
+    DropOutcome,
+    NotQueued,
+    QueueChange,
+    QueuedTurn,
+    QueuedTurnBegun,
+    QueuedTurnChanged,
+    QueuedTurnDropped,
+    TakenTurn,
+)
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState, SessionSummary
 from helix_agents.domain.sub_sessions import SubSessionRef
@@ -21,7 +31,7 @@ from helix_agents.engine.workspace_in_hand import owns
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.ports.streams import StreamManager
 from helix_agents.ports.workspaces import WorkspaceFiles, WorkspaceProvider
-from helix_agents.runtimes.executor.inputs import check_filter
+from helix_agents.runtimes.executor.inputs import Input, check_filter, messages_of
 
 
 class Sessions:
@@ -154,12 +164,61 @@ class Sessions:
         return await provider.resolve(ref)
 
     async def queued(self, session_id: SessionId) -> tuple[QueuedTurn, ...]:
-        """The turns that wait in a session, in the order in which they arrived."""
+        """The messages that wait in a session, in the order in which they are to be taken: first those for the run in
+        progress (`steers`), then the turns that wait until it is over."""
         return await self._store.list_queued(check_id(session_id))
 
-    async def drop_queued(self, session_id: SessionId, run_id: RunId) -> bool:
-        """Remove a turn from the queue; False if it is not waiting, or no longer."""
-        return await self._store.drop_queued(check_id(session_id), check_id(run_id, "run id"))
+    async def change_queued(
+        self,
+        session_id: SessionId,
+        run_id: RunId,
+        *,
+        message: Input | None = None,
+        steers: bool | None = None,
+        first: bool = False,
+    ) -> ChangeOutcome:
+        """Change a message that waits: what it says, whether the run in progress is to take it in (`steers`) or it is
+        a turn of its own, or that it comes `first` among its like. The outcome says what became of it.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+            InvalidInputError: there is nothing to change, or the run in progress could not take it in, because it
+                brings a state, an expiry or a budget.
+        """
+        check_id(session_id)
+        check_id(run_id, "run id")
+        if message is None and steers is None and not first:
+            raise InvalidInputError("change", "it changes nothing; give message=…, steers=… or first=True")
+        messages = None
+        if message is not None:
+            there = await self._store.find_queued(session_id, run_id)
+            if not isinstance(there, QueuedTurn):
+                return await self._left_queue(session_id, run_id)
+            # The id of its last message is what a repeated call is recognised by.
+            messages = messages_of(message, there.messages[-1].id)
+        change = QueueChange(messages=messages, steers=steers, first=first)
+        turn = await self._store.change_queued(session_id, run_id, change)
+        return await self._left_queue(session_id, run_id) if turn is None else QueuedTurnChanged(turn=turn)
+
+    async def drop_queued(self, session_id: SessionId, run_id: RunId) -> DropOutcome:
+        """Remove a message that waits. The outcome says what became of it.
+
+        Raises:
+            SessionNotFoundError: there is no such session.
+        """
+        check_id(session_id)
+        if await self._store.drop_queued(session_id, check_id(run_id, "run id")):
+            return QueuedTurnDropped(run_id=run_id)
+        return await self._left_queue(session_id, run_id)
+
+    async def _left_queue(self, session_id: SessionId, run_id: RunId) -> QueuedTurnBegun | NotQueued:
+        """What became of a message that does not wait any more."""
+        there = await self._store.find_queued(session_id, run_id)
+        if isinstance(there, TakenTurn):
+            return QueuedTurnBegun(run_id=there.taken_by)
+        run = await self._store.get_run(run_id)
+        is_here = run is not None and run.session_id == session_id
+        return QueuedTurnBegun(run_id=run_id) if is_here else NotQueued()
 
     async def delete(self, session_id: SessionId, *, unless_running: bool = False) -> None:
         """Delete the session and everything below it, here and in other services, with their streams and workspaces.

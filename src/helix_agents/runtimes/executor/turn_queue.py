@@ -1,7 +1,7 @@
 """Turns that wait until their session is free: what starts them, and how their senders find them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
@@ -18,14 +18,15 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.paging import MAX_LIMIT
-from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.queued import QueuedTurn, TakenTurn
 from helix_agents.domain.results import RunResult
 from helix_agents.domain.runs import RunRecord
-from helix_agents.domain.sessions import InterruptOutcome, InterruptSet
+from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, StopKind
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.requests.cleanup import EXPIRED
 from helix_agents.engine.requests.new_turns import plan_queued
+from helix_agents.engine.requests.stopping import stop_session
 from helix_agents.engine.services import Services
 from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.handle import LOOK_AGAIN, RunHandle
@@ -110,9 +111,12 @@ class TurnQueue:
                 log_exception("queue.failed", problem, session_id=session_id)
         return begun
 
-    def problem_with(self, session_id: SessionId, waiting: Sequence[QueuedTurn]) -> HelixError | None:
+    async def problem_in(self, session_id: SessionId) -> HelixError | None:
         """Why nothing starts in a session, as long as the turn that cannot start is the first in its queue."""
         run_id, problem = self._problems.get(session_id, (None, None))
+        if problem is None:
+            return None
+        waiting = await self._services.store.list_queued(session_id)
         return problem if waiting and waiting[0].run_id == run_id else None
 
     async def may_begin(self) -> bool:
@@ -251,7 +255,8 @@ class TurnQueue:
 
 
 class QueuedRunHandle(RunHandle[OutputT]):
-    """A run that waits for its turn. Its methods wait until it has started, in whichever process.
+    """A run that waits for its turn, or for the running one to take its message in. Its methods wait until either has
+    happened, in whichever process.
 
     Stopping it before that removes it from the queue.
     """
@@ -276,7 +281,7 @@ class QueuedRunHandle(RunHandle[OutputT]):
         return True
 
     async def begun(self) -> RunHandle[OutputT]:
-        """The run itself, as soon as it starts.
+        """The run itself, as soon as it starts, or the run that took the message in.
 
         Raises:
             QueuedTurnDroppedError: it was removed from the queue.
@@ -286,13 +291,13 @@ class QueuedRunHandle(RunHandle[OutputT]):
         store = self._services.store
         while True:
             # It may start between the two checks, and one of them then finds it.
-            waiting = await store.list_queued(self.session_id)
-            run = await store.get_run(self.run_id)
+            there = await store.find_queued(self.session_id, self.run_id)
+            run = await store.get_run(there.taken_by if isinstance(there, TakenTurn) else self.run_id)
             if run is not None:
                 return self._handle_of(self._agent, run)
-            if all(turn.run_id != self.run_id for turn in waiting):
+            if there is None:
                 raise QueuedTurnDroppedError(self.session_id, self.run_id)
-            problem = self._queue.problem_with(self.session_id, waiting)
+            problem = await self._queue.problem_in(self.session_id)
             if problem is not None:
                 raise problem
             await self._queue.news()
@@ -304,12 +309,10 @@ class QueuedRunHandle(RunHandle[OutputT]):
     async def result(self) -> RunResult[OutputT]:
         return await (await self.begun()).result()
 
-    async def interrupt(self, reason: str | None = None) -> InterruptOutcome:
-        return await self._drop() or await super().interrupt(reason)
-
-    async def abort(self, reason: str | None = None) -> InterruptOutcome:
-        return await self._drop() or await super().abort(reason)
-
-    async def _drop(self) -> InterruptOutcome | None:
-        dropped = await self._services.store.drop_queued(self.session_id, self.run_id)
-        return InterruptSet(run_id=self.run_id) if dropped else None
+    async def _stop(self, kind: StopKind, reason: str | None) -> InterruptOutcome:
+        store = self._services.store
+        if await store.drop_queued(self.session_id, self.run_id):
+            return InterruptSet(run_id=self.run_id)
+        there = await store.find_queued(self.session_id, self.run_id)
+        run_id = there.taken_by if isinstance(there, TakenTurn) else self.run_id
+        return await stop_session(self._services, self.session_id, kind, reason, run_id=run_id)

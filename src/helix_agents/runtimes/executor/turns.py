@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from helix_agents.agent.agent import Agent
@@ -13,13 +13,18 @@ from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     ConflictError,
+    NothingToResumeError,
+    QueuedTurnGoneError,
     SessionAlreadyExistsError,
     SessionNotFoundError,
+    StillWaitingError,
 )
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.queued import QueuedTurn, run_id_for
+from helix_agents.domain.queued import QueuedTurn, TakenTurn, run_id_for
+from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import BranchPoint
+from helix_agents.engine.requests.going_on import plan_resume
 from helix_agents.engine.requests.new_turns import NewSession, began_with, plan_execute, queued_turn, waiting_turn
 from helix_agents.engine.services import Services
 from helix_agents.ports.llm import LLMAdapter
@@ -108,9 +113,9 @@ class Turns:
         begun = await self.begun(agent, wanted)
         if begun is not None:
             return begun
-        if if_running == "enqueue" and wanted.new.branch is None and not wanted.new.required:
+        if if_running in ("enqueue", "steer") and wanted.new.branch is None and not wanted.new.required:
             self._beginnings.check(agent, None, None)
-            return await self.after_others(agent, wanted)
+            return await self.after_others(agent, wanted, steers=if_running == "steer")
         begin = self.instead_of_others if if_running == "interrupt" else self.now
         return await begin(agent, wanted, hooks=hooks, model=model)
 
@@ -134,12 +139,20 @@ class Turns:
             AgentAlreadyRunningError, ConflictError, SessionAlreadyExistsError: another caller was faster.
         """
         try:
-            waits = await self._waits(wanted)
-            start = await self._planned(agent, wanted, waits, queued=waits is not None)
+            start = await self._planned(agent, wanted)
+            # After the plan: what happens to the message from here on changes the session, and refuses the start.
+            there = await self._sent_before(wanted)
+            if isinstance(there, TakenTurn):
+                return await self._taker(agent, there)
+            if there is not None:
+                # The same message waits; it leaves the queue for whatever is to happen to it now, as it is there.
+                start = await self._planned(agent, replace(wanted, messages=there.messages), there, queued=True)
             return await self._beginnings.begin(agent, start, hooks=hooks, model=model)
         except (ConflictError, SessionAlreadyExistsError):
             # The faster one may have been the same call.
             begun = await self.begun(agent, wanted)
+            if begun is None and isinstance(there := await self._sent_before(wanted), TakenTurn):
+                begun = await self._taker(agent, there)
             if begun is None:
                 raise
             return begun
@@ -157,7 +170,11 @@ class Turns:
         wait = A_MOMENT
         while True:
             try:
-                return await self.now(agent, wanted, hooks=hooks, model=model)
+                handle = await self.now(agent, wanted, hooks=hooks, model=model)
+                if handle.run_id == stopped:
+                    # The same message waited, and this run took it in a moment before it was stopped.
+                    handle = await self._continued(agent, handle, hooks=hooks, model=model)
+                return handle
             except ConflictError as lost:
                 # The run that was first is still running, or already over.
                 if isinstance(lost, AgentAlreadyRunningError) and lost.run_id != stopped:
@@ -166,8 +183,32 @@ class Turns:
                 await self._services.sleep(wait)
                 wait = min(wait * 2, LOOK_AGAIN)
 
-    async def after_others(self, agent: Agent[Any, OutputT, Any], wanted: WantedTurn) -> RunHandle[OutputT]:
-        """Start the turn now, or queue it behind those that came before.
+    async def _continued(
+        self,
+        agent: Agent[Any, OutputT, Any],
+        stopped: RunHandle[OutputT],
+        *,
+        hooks: SomeHooks,
+        model: str | LLMAdapter | None,
+    ) -> RunHandle[OutputT]:
+        """The run that continues a stopped one; the stopped one itself if it came to its end before the stop.
+
+        Raises:
+            ConflictError: it has not stopped yet.
+        """
+        try:
+            start = await plan_resume(self._services, agent, stopped.session_id, "continue")
+        except (NothingToResumeError, StillWaitingError):
+            return stopped
+        if isinstance(start, RunRecord):
+            return stopped
+        return await self._beginnings.begin(agent, start, hooks=hooks, model=model)
+
+    async def after_others(
+        self, agent: Agent[Any, OutputT, Any], wanted: WantedTurn, *, steers: bool
+    ) -> RunHandle[OutputT]:
+        """Start the turn now, or queue it behind those that came before, or for the running one to take in if it
+        `steers`.
 
         Raises:
             QueueFullError: too many turns are waiting already.
@@ -182,6 +223,7 @@ class Turns:
             expires_in_ms=wanted.expires_in_ms,
             run_id=None if key is None else run_id_for(session_id, key),
             budget=wanted.budget,
+            steers=steers,
         )
         while True:
             known = None if key is None else await services.store.get_run(turn.run_id)
@@ -191,23 +233,38 @@ class Turns:
             if waiting is None:
                 # Another caller may be first, perhaps with the same call.
                 with suppress(ConflictError, SessionAlreadyExistsError):
-                    start = await self._planned(agent, wanted, turn.run_id)
-                    return await self._beginnings.begin(agent, start, hooks=None, model=None)
+                    start = await self._planned(agent, wanted, turn)
+                    there = None if start.create is not None else await self._sent_before(wanted)
+                    if isinstance(there, TakenTurn):
+                        return await self._taker(agent, there)
+                    if there is None:
+                        return await self._beginnings.begin(agent, start, hooks=None, model=None)
                 continue
             stored = await self._beginnings.to_the_end(self._queue.put(waiting))
             if stored is not None:
                 return self._queued_handle(agent, stored)
+            if isinstance(there := await self._sent_before(wanted), TakenTurn):
+                return await self._taker(agent, there)
 
     async def waiting(
         self, agent: Agent[Any, OutputT, Any], session_id: SessionId, run_id: RunId
     ) -> RunHandle[OutputT] | None:
-        """A turn that waits in the session's queue, whichever process put it there."""
+        """A turn that waits in the session's queue, whichever process put it there, or the run that took it in."""
         try:
-            queued = await self._services.store.list_queued(session_id)
+            there = await self._services.store.find_queued(session_id, run_id)
         except SessionNotFoundError:
             return None
-        turn = next((each for each in queued if each.run_id == run_id), None)
-        return None if turn is None else self._queued_handle(agent, turn)
+        if isinstance(there, TakenTurn):
+            return await self._taker(agent, there)
+        return None if there is None else self._queued_handle(agent, there)
+
+    async def _taker(self, agent: Agent[Any, OutputT, Any], taken: TakenTurn) -> RunHandle[OutputT]:
+        """The run that took a message in."""
+        run = await self._services.store.get_run(taken.taken_by)
+        if run is None:
+            # Its session was deleted a moment ago.
+            raise QueuedTurnGoneError(taken.session_id, taken.run_id)
+        return self._beginnings.handle_of(agent, run)
 
     def _queued_handle(self, agent: Agent[Any, OutputT, Any], turn: QueuedTurn) -> RunHandle[OutputT]:
         return QueuedRunHandle(
@@ -224,25 +281,24 @@ class Turns:
             with suppress(SessionNotFoundError):
                 wanted.new.check_user(await self._services.store.load_state(wanted.session_id))
 
-    async def _waits(self, wanted: WantedTurn) -> RunId | None:
-        """The id of the run that the same call has already put into the queue, if any: a repeated call means that run,
-        which leaves the queue for whatever is to happen to it now."""
+    async def _sent_before(self, wanted: WantedTurn) -> QueuedTurn | TakenTurn | None:
+        """Where the same call put its message before, if it did: in the queue, or, through it, into a run."""
         if wanted.key is None:
             return None
         run_id = run_id_for(wanted.session_id, wanted.key)
         with suppress(SessionNotFoundError):
-            waiting = await self._services.store.list_queued(wanted.session_id)
-            return run_id if any(turn.run_id == run_id for turn in waiting) else None
+            return await self._services.store.find_queued(wanted.session_id, run_id)
         return None
 
     async def _planned(
         self,
         agent: Agent[Any, OutputT, Any],
         wanted: WantedTurn,
-        run_id: RunId | None = None,
+        turn: QueuedTurn | None = None,
         *,
         queued: bool = False,
     ) -> StartRun:
+        """The start of a turn: of the given one, if any, which leaves the queue for it if it is `queued`."""
         return await plan_execute(
             self._services,
             agent,
@@ -250,7 +306,8 @@ class Turns:
             wanted.messages,
             wanted.new,
             expires_in_ms=wanted.expires_in_ms,
-            run_id=run_id,
+            run_id=None if turn is None else turn.run_id,
             queued=queued,
+            queued_revision=0 if turn is None else turn.revision,
             budget=wanted.budget,
         )

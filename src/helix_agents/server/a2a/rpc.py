@@ -17,7 +17,7 @@ from helix_agents.domain.errors import (
     StillWaitingError,
 )
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
-from helix_agents.domain.queued import run_id_for
+from helix_agents.domain.queued import QueuedTurnDropped, run_id_for
 from helix_agents.domain.sessions import InterruptSet, SessionFilter
 from helix_agents.server.a2a.errors import RPCError, as_rpc
 from helix_agents.server.a2a.messages import A2AMessage, NamedTask, SendMessage, TaskQuery, answers_to, user_message
@@ -327,7 +327,7 @@ async def _taken_back(call: Call, task: Task) -> bool:
     sessions = call.executor.sessions
     for turn in await sessions.queued(task.session_id):
         if queued_id(turn) == task.asked_id:
-            return await sessions.drop_queued(task.session_id, turn.run_id)
+            return isinstance(await sessions.drop_queued(task.session_id, turn.run_id), QueuedTurnDropped)
     return False
 
 

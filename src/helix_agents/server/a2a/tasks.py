@@ -17,7 +17,7 @@ from helix_agents.domain.messages import AssistantMessage, File, Image, Part, Te
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.parts import parts_of_output
 from helix_agents.domain.pending import PendingCall
-from helix_agents.domain.queued import QueuedTurn
+from helix_agents.domain.queued import QueuedTurn, was_taken_in
 from helix_agents.domain.records import JSON
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import SUSPENDED, RunRecord
@@ -211,8 +211,16 @@ class Context:
         return [*reversed([*found, *map(self._of_queued, self.queued)])]
 
     def find(self, asked_id: str) -> Task | None:
-        """The task of a message."""
-        return next((task for task in self.tasks() if task.asked_id == asked_id), None)
+        """The task of a message. A message that a run took in has the task of that run's turn, under its own id."""
+        found = next((task for task in self.tasks() if task.asked_id == asked_id), None)
+        if found is not None:
+            return found
+        for place, turn in enumerate(self.turns):
+            for message in turn.messages:
+                if isinstance(message, UserMessage) and was_taken_in(message) and message.id == asked_id:
+                    task = self._of_turn(place)
+                    return None if task is None else replace(task, asked=message, asked_id=asked_id)
+        return None
 
     def _of_turn(self, place: int) -> Task | None:
         turn = self.turns[place]

@@ -45,7 +45,7 @@ async def run_agent(call: Call) -> Any:
     body: RunAgentInput = await call.body(RunAgentInput)
     session_id = call.checked(body.thread_id)
     if body.if_running not in get_args(IfRunning):
-        raise invalid("forwardedProps.ifRunning must be reject, enqueue or interrupt.")
+        raise invalid("forwardedProps.ifRunning must be reject, enqueue, steer or interrupt.")
     agent = entry_agent(call, call.request.path_params["agent"])
     news = news_of(body)
     call.gate.check_stream(call.principal)

@@ -31,7 +31,7 @@ from helix_agents.server.answers import Submitted
 from helix_agents.server.bodies import ChatStopBody, SubmitBody
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.chat.inputs import Answered, ChatBody, Said, intent_of
-from helix_agents.server.chat.streams import follow, go_on, nothing_yet, replay, settled
+from helix_agents.server.chat.streams import follow, follow_steering, go_on, nothing_yet, replay, settled
 from helix_agents.server.chat.turns import Conversation, Turn, first_run_of, read_conversation, was_taken_back
 from helix_agents.server.chat.ui_parts import Version
 from helix_agents.server.errors import RefusedError, invalid
@@ -184,7 +184,8 @@ async def _said(
             if_running=body.if_running,
         )
     )
-    return follow(call, agent.name, run, version)
+    answer = follow_steering if body.if_running == "steer" else follow
+    return answer(call, agent.name, run, version)
 
 
 async def _known(

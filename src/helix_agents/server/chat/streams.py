@@ -43,6 +43,14 @@ def follow(call: Call, agent_type: str, run: HostedRun, version: Version) -> Any
     return _respond(call, UISource(call, stream, [_start(message_id)], run), run, message_id)
 
 
+def follow_steering(call: Call, agent_type: str, run: HostedRun, version: Version) -> Any:
+    """The answer to a message for the run in progress. If that run takes the message in, its own stream has the answer,
+    and this one ends without one."""
+    stream = stream_for(call.executor, agent_type, version)
+    message_id = answer_id(run.run_id)
+    return _respond(call, SteeringSource(call, stream, [_start(message_id)], run), run, message_id)
+
+
 async def replay(call: Call, conversation: Conversation, version: Version) -> Any:
     """The current answer from its start, followed by new chunks as they come."""
     conversation, run = await _with_its_run(call, conversation)
@@ -177,6 +185,26 @@ class UISource:
         if run.status == "interrupted" or run.completion_reason == CANCELLED:
             return self._stream.finish("interrupted", "The answer was stopped.")
         return self._stream.fail(run.completion_reason or "failed")
+
+
+class SteeringSource(UISource):
+    """The same for a message that may be taken in by the run in progress. It has no answer of its own then, so the page
+    gets no message, only a note that names the run and its answer."""
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        try:
+            run = None if self._run is None else await self._run.begun()
+        except HelixError as problem:
+            yield encoded([{"type": "start"}, *self._stream.fail(problem.code, retryable=passes(problem))]) + DONE
+            return
+        if run is None or self._run is None or run.run_id == self._run.run_id:
+            async with aclosing(super().frames()) as frames:
+                async for each in frames:
+                    yield each
+            return
+        told = {"runId": run.run_id, "messageId": answer_id(run.run_id)}
+        note = {"type": "data-steered-run", "data": told, "transient": True}
+        yield encoded([{"type": "start"}, note, *self._stream.finish("completed")]) + DONE
 
 
 class SettledSource:

@@ -12,6 +12,7 @@ from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import OPEN, UNKNOWN_OUTCOME, PendingCall, PendingFilter
+from helix_agents.domain.queued import was_taken_in
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -20,8 +21,9 @@ from helix_agents.domain.sub_sessions import SubSessionRef
 from helix_agents.domain.transcript import not_executed, outcome_unknown
 from helix_agents.engine.requests.snapshot import SessionSnapshot
 from helix_agents.runtimes.executor.hosting import AgentExecutor
-from helix_agents.server.chat.ui_messages import UIMessage, assistant_message, user_message
+from helix_agents.server.chat.ui_messages import UIMessage, assistant_message
 from helix_agents.server.chat.ui_parts import UIPart, UIStream, Version
+from helix_agents.server.chat.user_messages import user_message
 
 DELEGATING = (SUBAGENT, COMPANION)
 AT_THE_CLIENT = ("client", "question")
@@ -32,7 +34,8 @@ ALL_STATES = ("waiting", "answered", "expired", "consumed", "dropped")
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """A user message and what followed it. `first` is its place in the transcript, counted from 0."""
+    """A user message and what followed it, including messages that its runs took in. `first` is its place in the
+    transcript, counted from 0."""
 
     asked: UserMessage | None
     first: int
@@ -95,7 +98,7 @@ def split_turns(messages: Sequence[Message], entering: Iterable[UserMessage] = (
     first, begin = 0, 0
     everything = (*messages, *entering)
     for place, message in enumerate(everything):
-        if isinstance(message, UserMessage) and not message.hidden:
+        if isinstance(message, UserMessage) and not message.hidden and not was_taken_in(message):
             if place > begin or asked is not None:
                 turns.append(Turn(asked=asked, first=first, messages=tuple(everything[begin:place])))
             asked, first, begin = message, place, place + 1
@@ -183,6 +186,8 @@ class Conversation:
                     parts += self._below(stream, turn, message)
                 case ToolMessage():
                     parts += stream.result(message)
+                case UserMessage() if was_taken_in(message):
+                    parts += stream.taken(message)
                 case UserMessage():
                     pass
         for result in self.held if current else ():

@@ -15,6 +15,8 @@ from helix_agents.domain.chunks import (
     ProviderToolInput,
     ProviderToolStart,
     RunPaused,
+    RunResumed,
+    RunStarted,
     SourceChunk,
     StatePatch,
     StepCommitted,
@@ -41,12 +43,14 @@ from helix_agents.domain.messages import (
     Thinking,
     ToolCall,
     ToolMessage,
+    UserMessage,
     in_spoken_order,
 )
 from helix_agents.domain.pending import PendingCall, ToolAnswer
 from helix_agents.domain.records import JSON, decode_json, encode
 from helix_agents.engine.steps.answers import DENIAL, NOT_APPROVED, answered_message, decision_on
 from helix_agents.ports.llm import FINISH_TOOL
+from helix_agents.server.chat.user_messages import user_message
 from helix_agents.server.errors import sentence_for
 from helix_agents.server.wire import as_text
 
@@ -205,12 +209,21 @@ class UIStream:
                 return self._end_provider_call(call_id, result, failed=failed)
             case SourceChunk():
                 return self._refer_to(chunk)
-            case StepCommitted():
-                return self._leave_step()
+            case StepCommitted(taken=taken):
+                return [*self._leave_step(), *(part for each in taken for part in self.taken(each))]
+            case RunStarted(taken=taken) | RunResumed(taken=taken):
+                return [part for each in taken for part in self.taken(each)]
             case StepDiscarded(from_sequence=first, to_sequence=last):
                 return self._discard(first, last)
             case _:
                 return self._aside(chunk)
+
+    def taken(self, message: UserMessage) -> list[UIPart]:
+        """A message that the run took in; it stays where the answer was when it did."""
+        if message.hidden:
+            return []
+        said = user_message(message, "")
+        return [*self._leave_step(), {"type": "data-steered", "id": said["id"], "data": said}]
 
     def finish(self, how: Literal["completed", "suspended", "interrupted"], reason: str | None = None) -> list[UIPart]:
         """The answer ends here, or waits for the user; `reason` says why."""

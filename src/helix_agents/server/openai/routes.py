@@ -22,6 +22,7 @@ from helix_agents.domain.errors import (
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, ToolAnswer
+from helix_agents.domain.queued import QueuedTurnDropped
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import BranchPoint
 from helix_agents.runtimes.executor.hosting import HostedRun
@@ -89,7 +90,7 @@ async def cancel_response(call: Call) -> Any:
     """Stop a response, and keep what it said. A response that has ended is returned unchanged."""
     conversation, run_id = await _response(call)
     session_id, run = conversation.session_id, conversation.run(run_id)
-    if run is None and await call.executor.sessions.drop_queued(session_id, run_id):
+    if run is None and isinstance(await call.executor.sessions.drop_queued(session_id, run_id), QueuedTurnDropped):
         response = await response_of(call.executor, conversation, run_id)
         return json_response({**response, "status": "cancelled"})
     handle = await call.executor.get_handle(call.agent_of(conversation.session), session_id, run_id)

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from helix_agents.domain.commits import SettleSession, StartRun, StepCommit
-from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.errors import SessionNotFoundError, StoreUnavailableError
+from helix_agents.domain.queued import QueueChange
 from helix_agents.domain.runs import RunUpdate
 from helix_agents.domain.sessions import BranchPoint, CreateSession
 from helix_agents.ports.state_store import SessionStateStore
@@ -23,6 +24,7 @@ from helix_agents.testing.scenes import (
     child_ref,
     effect,
     fence_of,
+    queued,
     said,
     set_key,
     staged,
@@ -66,6 +68,8 @@ async def arrange(store: SessionStateStore, tag: str) -> None:
     )
     row = replace(staged("c-1", append_to("list", 2)), step_id=step_meta(2, f"{tag}-run").step_id)
     await store.stage_changes(tag, row)
+    for name in ("steer-1", "steer-2"):
+        await store.queue_turn(queued(f"{tag}-{name}", name, session_id=tag, steers=True))
 
 
 def _step(store: SessionStateStore, tag: str) -> Awaitable[Any]:
@@ -86,7 +90,17 @@ def _step(store: SessionStateStore, tag: str) -> Awaitable[Any]:
     )
 
 
-def _start(store: SessionStateStore, tag: str) -> Awaitable[Any]:
+def _taking_step(store: SessionStateStore, tag: str) -> Awaitable[Any]:
+    return store.save_state_and_promote_staging(
+        tag,
+        record(tag, step_count=2),
+        (said("second"),),
+        step_meta(2, f"{tag}-run"),
+        commit=StepCommit(fence=fence_of(f"{tag}-run"), step=2, writes=append_to("list", 3), takes_messages=True),
+    )
+
+
+def _start(store: SessionStateStore, tag: str, **fields: Any) -> Awaitable[Any]:
     return store.start_run(
         StartRun(
             session_id=tag,
@@ -96,8 +110,14 @@ def _start(store: SessionStateStore, tag: str) -> Awaitable[Any]:
             writes=set_key("x", 1),
             abandon_pending=True,
             count_resume=True,
+            **fields,
         )
     )
+
+
+def _change_queued(store: SessionStateStore, tag: str) -> Awaitable[Any]:
+    change = QueueChange(messages=(said("rather this"),), steers=False)
+    return store.change_queued(tag, f"{tag}-steer-1", change)
 
 
 def _settle(store: SessionStateStore, tag: str) -> Awaitable[Any]:
@@ -113,7 +133,18 @@ def _begin_effect(store: SessionStateStore, tag: str) -> Awaitable[Any]:
 
 CASES = {
     "step commit": CrashCase(_step, repeatable=True),
+    "step commit that takes messages in": CrashCase(_taking_step, repeatable=True),
     "run start": CrashCase(_start, repeatable=True),
+    "run start that takes messages in": CrashCase(
+        lambda store, tag: _start(store, tag, takes_messages=True), repeatable=True
+    ),
+    "message for a run": CrashCase(
+        lambda store, tag: store.queue_turn(queued(f"{tag}-steer-3", session_id=tag, steers=True)), repeatable=True
+    ),
+    "change of a message that waits": CrashCase(_change_queued),
+    "removal of a message that waits": CrashCase(
+        lambda store, tag: store.drop_queued(tag, f"{tag}-steer-2"), repeatable=True
+    ),
     "start of a new session": CrashCase(
         lambda store, tag: store.start_run(
             StartRun(
@@ -256,5 +287,13 @@ async def _seen(store: SessionStateStore, tag: str) -> Any:
         "sessions": await observe(store, tag, f"{tag}-child", f"{tag}-new"),
         "runs": [await store.get_run(f"{tag}-run"), await store.get_run(f"{tag}-child-run")],
         "calls": [await store.get_pending_call(tag, call) for call in ("call-1", "call-2")],
+        "taken": [await _where_is(store, tag, f"{tag}-steer-{number}") for number in (1, 2)],
     }
     return plain(seen, lambda text: text.replace(tag, "case"))
+
+
+async def _where_is(store: SessionStateStore, session_id: str, run_id: str) -> Any:
+    try:
+        return await store.find_queued(session_id, run_id)
+    except SessionNotFoundError:
+        return None

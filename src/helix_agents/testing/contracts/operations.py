@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from helix_agents.domain.commits import SettleSession, StartRun
 from helix_agents.domain.ids import SessionId
+from helix_agents.domain.queued import QueueChange
 from helix_agents.domain.sessions import BranchPoint, SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.ports.state_store import SessionStateStore
@@ -56,6 +57,7 @@ ROWS_OF_OTHERS: Mapping[str, Operation] = {
     "clear_interrupt_flag": lambda store, session: store.clear_interrupt_flag(session),
     "begin_effect": lambda store, session: store.begin_effect(replace(effect("c-2"), session_id=session)),
     "queue_turn": lambda store, session: store.queue_turn(queued("r-queued", session_id=session)),
+    "change_queued": lambda store, session: store.change_queued(session, "r-queued", QueueChange(first=True)),
     "drop_queued": lambda store, session: store.drop_queued(session, "r-queued"),
 }
 """Writes that leave the session record alone."""
@@ -75,6 +77,7 @@ READS: Mapping[str, Operation] = {
     "wait_for_interrupt": lambda store, session: store.wait_for_interrupt(session, 0),
     "list_effects": lambda store, session: store.list_effects(session),
     "list_queued": lambda store, session: store.list_queued(session),
+    "find_queued": lambda store, session: store.find_queued(session, "r-queued"),
     "clone_session": lambda store, session: store.clone_session(BranchPoint(from_session_id=session), "clone"),
 }
 """What is asked of one session, and cloning, which leaves its source alone."""

@@ -17,6 +17,7 @@ from helix_agents.domain.errors import (
     SupersededError,
 )
 from helix_agents.domain.pending import AnswerAccepted
+from helix_agents.domain.queued import QueueChange, QueuedTurn, TakenTurn
 from helix_agents.domain.runs import RunRecord, RunUpdate
 from helix_agents.domain.sessions import ChildWait, CreateSession, InterruptSet, NothingRunning, SessionState
 from helix_agents.ports.state_store import SessionStateStore
@@ -24,7 +25,7 @@ from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.operations import record
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
-from helix_agents.testing.scenes import answer, append_to, fence_of, said, step_meta, waiting
+from helix_agents.testing.scenes import answer, append_to, fence_of, queued, said, step_meta, waiting
 from helix_agents.testing.seams import HoldingSeam
 
 MOST_STATEMENTS = 200
@@ -170,6 +171,31 @@ def _delete(store: SessionStateStore, session: str) -> Awaitable[Any]:
     return store.delete_session(session)
 
 
+def _steer(store: SessionStateStore, session: str) -> Awaitable[Any]:
+    return store.queue_turn(queued(f"{session}-steer", "steer", session_id=session, steers=True))
+
+
+async def _steered(store: SessionStateStore, session: str) -> None:
+    await _running(store, session)
+    await _steer(store, session)
+
+
+def _take_in(store: SessionStateStore, session: str) -> Awaitable[Any]:
+    return _commit(1, takes_messages=True)(store, session)
+
+
+def _edit(store: SessionStateStore, session: str) -> Awaitable[Any]:
+    return store.change_queued(session, f"{session}-steer", QueueChange(messages=(said("edited"),)))
+
+
+def _drop(store: SessionStateStore, session: str) -> Awaitable[Any]:
+    return store.drop_queued(session, f"{session}-steer")
+
+
+async def _texts(store: SessionStateStore, session: str) -> list[Any]:
+    return [getattr(each.message, "content", None) for each in await store.load_transcript(session)]
+
+
 EITHER_HELD = pytest.mark.parametrize("swapped", [False, True], ids=["first held", "second held"])
 
 
@@ -281,6 +307,52 @@ class RacesContract(StoreContract):
             assert await store.get_pending_call(race.session, "call-1") is None
             fresh = await store.create_session(race.session)
             assert (fresh.version, await store.load_transcript(race.session)) == (1, ())
+
+    @proves("queues.taken-in-once")
+    @EITHER_HELD
+    async def test_a_message_that_meets_a_step_is_taken_in_or_waits(self, handles: StoreHandles, swapped: bool) -> None:
+        async for store, race in races(handles, *_sides(_take_in, _steer, swapped), _running):
+            steered = race.only(QueuedTurn)
+            said = await _texts(store, race.session)
+            waits = await store.list_queued(race.session)
+            found = await store.find_queued(race.session, steered.run_id)
+            if waits:
+                assert (said, waits, found) == (["committed"], (steered,), steered)
+            else:
+                assert said == ["committed", "steer"]
+                assert isinstance(found, TakenTurn)
+                assert found.taken_by == _run(race.session)
+            assert race.only(Committed).message_count == len(said)
+
+    @proves("queues.taken-in-once", "queues.behind-something")
+    @EITHER_HELD
+    async def test_a_message_that_meets_the_end_of_a_run_waits_or_is_told_that_nothing_goes_on(
+        self, handles: StoreHandles, swapped: bool
+    ) -> None:
+        end = _commit(1, run=RunUpdate(status="completed"))
+        async for store, race in races(handles, *_sides(end, _steer, swapped), _running):
+            stored = race.held if swapped else race.other
+            assert await _texts(store, race.session) == ["committed"]
+            assert await store.list_queued(race.session) == (() if stored is None else (stored,))
+
+    @proves("queues.taken-in-once", "queues.changed")
+    @EITHER_HELD
+    async def test_a_change_that_meets_a_step_is_taken_in_or_too_late(
+        self, handles: StoreHandles, swapped: bool
+    ) -> None:
+        async for store, race in races(handles, *_sides(_take_in, _edit, swapped), _steered):
+            changed = race.held if swapped else race.other
+            assert await _texts(store, race.session) == ["committed", "steer" if changed is None else "edited"]
+            assert await store.list_queued(race.session) == ()
+
+    @proves("queues.taken-in-once", "queues.begun-or-dropped")
+    @EITHER_HELD
+    async def test_a_removal_that_meets_a_step_is_done_or_too_late(self, handles: StoreHandles, swapped: bool) -> None:
+        async for store, race in races(handles, *_sides(_take_in, _drop, swapped), _steered):
+            dropped = race.held if swapped else race.other
+            assert await _texts(store, race.session) == (["committed"] if dropped else ["committed", "steer"])
+            found = await store.find_queued(race.session, f"{race.session}-steer")
+            assert isinstance(found, TakenTurn) is not dropped
 
     @proves("races.expiry-and-answer")
     @EITHER_HELD

@@ -158,7 +158,8 @@ _QUEUES = promised_by(
     "queue",
     {
         "queues.in-order": "Turns wait in the order in which they arrived, including those of several processes.",
-        "queues.same-again": "A turn that already waits is unchanged; if it is sent again after a stop, it says so.",
+        "queues.same-again": "A turn that already waits is unchanged; if it is sent again after a stop, it says so, "
+        "and if it is sent again to steer, it steers.",
         "queues.behind-something": "No turn is queued if its run has started, or if the session is free and no turn "
         "waits.",
         "queues.bounded": "At most MOST_QUEUED turns may wait in a session; one more is refused.",
@@ -167,6 +168,14 @@ _QUEUES = promised_by(
         "queues.not-the-records": "A waiting turn does not change the session's version: it does not disturb a "
         "running run.",
         "queues.keep-alive": "A turn that is queued moves the expiry of its session, and never makes it end sooner.",
+        "queues.taken-in": "A step commit that takes messages adds those that steer after its own, in order, and they "
+        "leave the queue; a start that says so does the same; no other commit does, and none of another attempt.",
+        "queues.taken-in-once": "A message is taken in by one run or starts one turn; the store knows which run took "
+        "it for as long as the session lives, and never queues it again.",
+        "queues.steering-first": "Turns that steer stand before the others.",
+        "queues.changed": "A turn that waits can get other messages, begin or cease to steer, and be moved to the "
+        "front; one that no longer waits cannot, and one that was changed is not started as it was.",
+        "queues.fits": "A message that is larger than the store accepts is refused before it waits.",
         "queues.go-with-their-session": "Deleting a session deletes the turns that wait in it; a branch starts "
         "without them.",
         "queues.found": "list_queues returns every session in which a turn waits, by id, and no other.",

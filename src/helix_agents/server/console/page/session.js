@@ -117,16 +117,28 @@ class SessionView {
     const held = isStopped(this.detail);
     const row = (turn) => {
       const text = turn.messages.map((message) => said(message.content)).join("\n\n");
-      const takeBack = async () => {
-        await attempt(() => remove(ofSession(this.sessionId, `queue/${encodeURIComponent(turn.runId)}`)), "Taken back.");
+      const place = ofSession(this.sessionId, `queue/${encodeURIComponent(turn.runId)}`);
+      const act = (work, done) => async () => {
+        await attempt(work, done);
         await this.#lookAtQueue();
       };
-      return h("div.queued", null, h("p", null, text), h("small", null, when(turn.queuedAt)), button("Take back", takeBack));
+      const change = (body, done) => act(() => post(place, body), done);
+      const word = turn.steers ? "for the running turn" : "for a turn of its own";
+      return h(
+        "div.queued",
+        null,
+        h("p", null, text),
+        h("small", null, `${word}, ${when(turn.queuedAt)}`),
+        turn.steers
+          ? button("Answer later", change({ steers: false }, "It waits for a turn of its own."))
+          : button("Give to the turn", change({ steers: true }, "The running turn takes it in with its next step.")),
+        button("Take back", act(() => remove(place), "Taken back.")),
+      );
     };
     return h(
       "article.card",
       null,
-      h("h2", null, turns.length === 1 ? "1 message waits for its turn" : `${turns.length} messages wait for their turn`),
+      h("h2", null, turns.length === 1 ? "1 message waits" : `${turns.length} messages wait`),
       held ? h("p", null, "The session was stopped, so they are held until its next turn.") : null,
       turns.map(row),
     );

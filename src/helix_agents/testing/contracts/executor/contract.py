@@ -25,6 +25,7 @@ from helix_agents.testing.contracts.executor.remembering import RememberingContr
 from helix_agents.testing.contracts.executor.returning import ReturningContract
 from helix_agents.testing.contracts.executor.scheduling import SchedulingContract
 from helix_agents.testing.contracts.executor.skills import SkillsContract
+from helix_agents.testing.contracts.executor.steering import SteeringContract
 from helix_agents.testing.contracts.executor.stopping import StoppingContract
 from helix_agents.testing.contracts.executor.sub_agents import SubAgentsContract
 from helix_agents.testing.contracts.executor.tools import ToolsContract
@@ -56,6 +57,7 @@ class ExecutorContract(
     DeadlinesContract,
     StoppingContract,
     QueueingContract,
+    SteeringContract,
     SchedulingContract,
     WebhooksContract,
     ReturningContract,

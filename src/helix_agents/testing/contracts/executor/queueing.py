@@ -18,6 +18,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ToolAnswer
+from helix_agents.domain.queued import NotQueued, QueuedTurnBegun, QueuedTurnDropped
 from helix_agents.domain.sessions import InterruptSet
 from helix_agents.llm.scripted import ScriptedModel, call
 from helix_agents.ports.llm import ModelRequest
@@ -246,8 +247,8 @@ class QueueingContract(ScenarioContract):
             await helix.execute(agent, text, SESSION, if_running="enqueue") for text in ("Two", "Three", "Four")
         ]
         assert await dropped.interrupt() == InterruptSet(run_id=dropped.run_id)
-        assert await helix.sessions.drop_queued(SESSION, gone.run_id)
-        assert not await helix.sessions.drop_queued(SESSION, gone.run_id)
+        assert await helix.sessions.drop_queued(SESSION, gone.run_id) == QueuedTurnDropped(run_id=gone.run_id)
+        assert await helix.sessions.drop_queued(SESSION, gone.run_id) == NotQueued()
         for handle in (dropped, gone):
             with pytest.raises(QueuedTurnDroppedError):
                 await within(handle.result())
@@ -260,12 +261,12 @@ class QueueingContract(ScenarioContract):
             "user: Three",
             "assistant: You said Three",
         ]
-        assert not await helix.sessions.drop_queued(SESSION, kept.run_id)
+        assert await helix.sessions.drop_queued(SESSION, kept.run_id) == QueuedTurnBegun(run_id=kept.run_id)
 
     async def test_what_cannot_wait_is_refused(self, helix: Executor) -> None:
         agent = _agent()
         later: Any = "later"
-        with pytest.raises(InvalidInputError, match="'later' is not one of 'reject', 'enqueue', 'interrupt'"):
+        with pytest.raises(InvalidInputError, match="'later' is not one of 'reject', 'enqueue', 'steer', 'interrupt'"):
             await helix.execute(agent, "One", SESSION, if_running=later)
         with pytest.raises(InvalidInputError, match="may start in another"):
             await helix.execute(agent, "One", SESSION, if_running="enqueue", model=ScriptedModel(["Hello."]))
