@@ -791,7 +791,7 @@ def test_only_the_whole_token_is_a_token() -> None:
 def test_every_test_that_the_security_page_names_is_there() -> None:
     root = Path(__file__).parents[2]
     named = set(re.findall(r"`(test_\w+)`", (root / "SECURITY.md").read_text(encoding="utf-8")))
-    folders = [root / "tests" / name for name in ("server", "mcp_tools", "frontend", "skills", "cli")]
+    folders = [root / "tests" / name for name in ("server", "mcp_tools", "frontend", "skills", "workspaces", "cli")]
     sources = [path.read_text(encoding="utf-8") for folder in folders for path in folder.glob("test_*.py")]
     known = {name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE)}
     assert named <= known
