@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.failures import RetryTool as RetryTool
     from helix_agents.agent.failures import ToolFailed as ToolFailed
     from helix_agents.agent.fallback_model import FallbackModel as FallbackModel
+    from helix_agents.agent.handoffs import Handoff as Handoff
     from helix_agents.agent.history import ForgetToolResults as ForgetToolResults
     from helix_agents.agent.history import HistoryProcessor as HistoryProcessor
     from helix_agents.agent.history import LastTurns as LastTurns
@@ -174,6 +175,7 @@ _HOME: dict[str, str] = {
     "File": "helix_agents.domain.messages",
     "FileSearch": "helix_agents.ports.provider_tools",
     "ForgetToolResults": "helix_agents.agent.history",
+    "Handoff": "helix_agents.agent.handoffs",
     "Happened": "helix_agents.agent.outcomes",
     "HelixError": "helix_agents.domain.errors",
     "HistoryProcessor": "helix_agents.agent.history",
@@ -308,6 +310,7 @@ __all__ = [
     "FileSearch",
     "FlowRun",
     "ForgetToolResults",
+    "Handoff",
     "Happened",
     "HashingEmbedder",
     "HelixError",

@@ -139,6 +139,7 @@ def record_of(row: SessionColumns) -> SessionState:
     return SessionState(
         session_id=row.session_id,
         agent_type=row.agent_type,
+        held_by=detail.held_by,
         agent_version=detail.agent_version,
         earlier_versions=detail.earlier_versions,
         stream_id=detail.stream_id,

@@ -157,6 +157,9 @@ class _FlowModel(LLMAdapter):
     replayed from the beginning where that is not possible: in another process, or after many other sessions.
     """
 
+    replays_turns = True
+    """A turn has to be its own from the beginning, so no other agent hands over to it."""
+
     def __init__(
         self,
         flow: str,

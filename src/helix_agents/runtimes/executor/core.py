@@ -105,11 +105,13 @@ class ExecutorCore:
         self._models = Models()
         self._is_open = False
         webhooks = checked_webhooks(type(self), settings.get("webhooks", ()))
+        known = AgentRegistry(checked_agents(type(self), agents))
+        known.check_handoffs()
         self._services = services_for(
             runtime,
             state=state,
             streams=streams,
-            agents=AgentRegistry(checked_agents(type(self), agents)),
+            agents=known,
             models=self._models,
             attend_remotes=self._attend_remotes,
             run_ended=self._run_ended,
@@ -511,6 +513,7 @@ class ExecutorCore:
             raise ExecutorClosedError
         self._runtime.check_loop()
         if self._services.agents.find(agent.name) is not agent:
+            self._services.agents.check_handoffs(agent)
             self._services.agents.replace(agent)
             self._caretakers.waker.look()
 
