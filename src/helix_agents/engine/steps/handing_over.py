@@ -9,6 +9,7 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.failures import Contained, ControlFlow
 from helix_agents.agent.handoffs import Handoff, HandoffTool
 from helix_agents.agent.hooks import SomeHooks
+from helix_agents.domain.chunks import StatePatch
 from helix_agents.domain.errors import InvalidWriteError, ToolInputError, UnknownAgentError
 from helix_agents.domain.messages import ToolCall, ToolMessage
 from helix_agents.domain.records import JSON
@@ -22,6 +23,7 @@ from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.answers import refused_input, tool_is_gone
 from helix_agents.engine.steps.executing import announce
+from helix_agents.engine.steps.patches import json_patch
 from helix_agents.engine.steps.step_work import Heir, StepWork
 from helix_agents.engine.steps.taking import who_works
 
@@ -86,6 +88,9 @@ async def carry_over(scope: RunScope, work: StepWork) -> None:
     failure = None if work.heir is None else bring_state(scope, work, work.heir)
     if failure is not None:
         work.fail(failure)
+    if work.carried_over:
+        state = apply_writes(scope.custom_state, work.ops_of_calls)
+        await scope.show(scope.chunk(StatePatch, work.batch.step, patch=json_patch(work.carried_over, state)))
     for call in (each for each in work.batch.calls if each.kind == "handoff" and each.tool_call_id in work.results):
         await announce(scope, work.batch.step, work.results[call.tool_call_id].message, NO_WRITES)
 
