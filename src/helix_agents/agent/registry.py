@@ -69,8 +69,9 @@ class AgentRegistry:
         Raises:
             DefinitionError: says which, and what to do.
         """
-        named = {agent.name: agent for agent in more}
-        for agent in _with_delegates(more or self._agents.values()):
+        given = _with_delegates(more or self._agents.values())
+        named = {agent.name: agent for agent in reversed(given)}
+        for agent in given:
             check_handoffs(agent, lambda name: named.get(name) or self.find(name))
 
     def of_session(self, session: SessionState) -> AnyAgent | None:
