@@ -267,6 +267,7 @@ class SessionSummary(Record):
     step_count: int
     message_count: int
     version: int
+    held_by: str | None = None
     user_id: str | None = None
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
@@ -277,11 +278,16 @@ class SessionSummary(Record):
     created_at: int
     updated_at: int
 
+    @property
+    def worked_by(self) -> str:
+        """The agent that works in the session: the one that it was handed over to, or else its own."""
+        return self.held_by or self.agent_type
+
 
 class SessionFilter(Record):
     """Which sessions to list; all given conditions must hold.
 
-    `roots_only` selects sessions without a parent; `created_from` and `created_to` are inclusive.
+    `agent_type` is the agent that a session belongs to, whichever has it now. `roots_only` selects sessions without a parent; `created_from` and `created_to` are inclusive.
     """
 
     user_id: str | None = None
