@@ -62,6 +62,11 @@ class AgentRegistry:
         """The agent and all that its conversations may be handed over to, by name."""
         return circle_of(agent, self.find)
 
+    def speakers_of(self, agent_type: str) -> tuple[AnyAgent, ...]:
+        """The agents known here that may have worked in the sessions of this one, which comes first."""
+        agent = self.find(agent_type)
+        return () if agent is None else tuple(self.circle_of(agent).values())
+
     def check_handoffs(self, *more: AnyAgent) -> None:
         """Reject handoffs of these agents, or else of all, to agents that are only named and that nobody here knows, or
         that do not fit.

@@ -287,7 +287,8 @@ class SessionSummary(Record):
 class SessionFilter(Record):
     """Which sessions to list; all given conditions must hold.
 
-    `agent_type` is the agent that a session belongs to, whichever has it now. `roots_only` selects sessions without a parent; `created_from` and `created_to` are inclusive.
+    `agent_type` is the agent that a session belongs to, whichever has it now. `roots_only` selects sessions without a
+    parent; `created_from` and `created_to` are inclusive.
     """
 
     user_id: str | None = None
