@@ -102,8 +102,16 @@ def desk_and_billing(
     model = ScriptedModel(script)
     common: dict[str, Any] = {"model": model, "state": Case, "tools": [note, pay]}
     back = Handoff("desk", description="Whatever is not about money.")
-    second = Agent(**{**common, "name": "billing", "description": "Money.", "handoffs": [back], **(billing or {})})
-    first = Agent(**{**common, "name": "desk", "handoffs": [second], **(desk or {})})
+    theirs: dict[str, Any] = {
+        **common,
+        "name": "billing",
+        "description": "Money.",
+        "handoffs": [back],
+        **(billing or {}),
+    }
+    second: AnyAgent = Agent(**theirs)
+    ours: dict[str, Any] = {**common, "name": "desk", "handoffs": [second], **(desk or {})}
+    first: AnyAgent = Agent(**ours)
     return first, second
 
 
@@ -172,12 +180,11 @@ class HandingOverContract(ScenarioContract):
         ]  # fmt: skip
 
     async def test_each_agent_has_its_own_instructions_tools_and_model(self, helix: Executor) -> None:
-        ours = {"instructions": "You are the desk.", "tools": [note]}
-        theirs = {
-            "instructions": lambda ctx: f"You are {ctx.agent}.",
-            "tools": [pay],
-            "model": ScriptedModel(["", "Hi."]),
-        }
+        def written(ctx: RunContext[Any]) -> str:
+            return f"You are {ctx.agent}."
+
+        ours: dict[str, Any] = {"instructions": "You are the desk.", "tools": [note]}
+        theirs: dict[str, Any] = {"instructions": written, "tools": [pay], "model": ScriptedModel(["", "Hi."])}
         desk, billing = desk_and_billing(hand_to("billing"), desk=ours, billing=theirs)
         assert await completed(await helix.execute(desk, "Hello", SESSION)) == "Hi."
         [before], [after] = model_of(desk).requests, model_of(billing).requests
@@ -273,9 +280,8 @@ class HandingOverContract(ScenarioContract):
             "Settled.",
         ]
         back = Handoff("desk", description="When it is paid.", state=closed)
-        theirs = {"state": Invoice, "version": 3, "tools": [add], "handoffs": [back]}
         model = ScriptedModel(script)
-        billing = Agent(**{"name": "billing", "model": model, **theirs})
+        billing = Agent(name="billing", model=model, state=Invoice, version=3, tools=[add], handoffs=[back])
         to = Handoff(billing, description="Money.", input=Given, state=opened)
         desk = Agent(name="desk", model=model, state=Case, version=2, tools=[note], handoffs=[to])
         handle = await helix.execute(desk, "My invoice!", SESSION)
