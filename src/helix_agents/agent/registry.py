@@ -67,6 +67,12 @@ class AgentRegistry:
         agent = self.find(agent_type)
         return () if agent is None else tuple(self.circle_of(agent).values())
 
+    def speakers(self) -> tuple[AnyAgent, ...]:
+        """The agents known here that may work in a root session: the registered ones, and those that take over from
+        them."""
+        found = {id(each): each for agent in self for each in self.circle_of(agent).values()}
+        return tuple(found.values())
+
     def check_handoffs(self, *more: AnyAgent) -> None:
         """Reject handoffs of these agents, or else of all, to agents that are only named and that nobody here knows, or
         that do not fit.

@@ -78,7 +78,8 @@ _NO_REPLY = AssistantMessage()
 async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     """Make a step durable and tell readers; says how the run continues."""
     work = await _gather(scope, request)
-    if isinstance(request.outcome, Advance):
+    hands_over = isinstance(request.outcome, Advance) and any(call.kind == "handoff" for call in request.batch.calls)
+    if hands_over:
         await settle_handoffs(scope, work)
     try:
         await _tell_batch_hooks(scope, work)
@@ -89,7 +90,7 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     if work.ended in ("failed", "interrupted"):
         await end_children(scope, request.batch)
     await _check_finish(scope, work)
-    if isinstance(request.outcome, Advance):
+    if hands_over:
         await carry_over(scope, work)
     await announce_merges(scope, work)
     await _tell_end(scope, work)

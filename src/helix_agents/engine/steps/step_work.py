@@ -90,7 +90,8 @@ class StepWork:
     @property
     def ops(self) -> tuple[WriteOp, ...]:
         """All state writes of the commit, in order."""
-        return (*self.ops_of_calls, *self.carried_over.ops)
+        ops = tuple(op for writes in self.writes for op in writes.ops)
+        return ops if self.carried_over is NO_WRITES else (*ops, *self.carried_over.ops)
 
     @property
     def ops_of_calls(self) -> tuple[WriteOp, ...]:
