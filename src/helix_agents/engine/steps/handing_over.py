@@ -11,8 +11,9 @@ from helix_agents.agent.handoffs import Handoff, HandoffTool
 from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.chunks import StatePatch
 from helix_agents.domain.errors import InvalidWriteError, ToolInputError, UnknownAgentError
+from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import ToolCall, ToolMessage
-from helix_agents.domain.records import JSON
+from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.session_changes import held_by
 from helix_agents.domain.sessions import Holder, SessionState
 from helix_agents.domain.texts import said_by
@@ -112,6 +113,8 @@ def bring_state(scope: RunScope, work: StepWork, heir: Heir) -> Failure | None:
     try:
         wanted = _state_for(scope.agent, heir, state)
         present = scope.services.present_state(to, wanted, to.version).custom_state
+        if present != state:
+            check_size(session_id, "state", len(encode(present)), scope.services.store.limits.state_bytes)
     except (Exception, ControlFlow) as problem:
         log_exception("handoff.failed", problem, session_id=session_id, agent=to.name)
         why = f"{name!r} could not hand over to {to.name!r}: {type(problem).__name__}: {said_by(problem)}"

@@ -11,6 +11,7 @@ from typing_extensions import TypeForm
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human
 from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.failures import FailRun
 from helix_agents.agent.handoffs import Handoff
 from helix_agents.agent.hook_events import AgentCompleteEvent, AgentStartEvent, HandoffEvent, MessageEvent
 from helix_agents.agent.hooks import Hooks
@@ -19,15 +20,21 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.chunks import StatePatch
-from helix_agents.domain.errors import AgentMismatchError, InvalidInputError, UnknownAgentError
+from helix_agents.domain.errors import AgentMismatchError, InvalidInputError, InvalidStateError, UnknownAgentError
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint, SessionFilter
 from helix_agents.domain.usage import TokenCount, UsageFilter
+from helix_agents.domain.writes import Replace, StepWrites
 from helix_agents.llm.script import Call
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
+from helix_agents.memory.hashing import HashingEmbedder
+from helix_agents.memory.memory import Memory
+from helix_agents.memory.memory_manager import MemoryManager
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelSettings
+from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
+from helix_agents.runtimes.executor.webhooks import Webhook
 from helix_agents.testing.contracts.executor.family import delegate
 from helix_agents.testing.contracts.executor.household import boss, spawn
 from helix_agents.testing.contracts.executor.stage import (
@@ -47,6 +54,8 @@ from helix_agents.testing.contracts.executor.stage import (
     transcript,
     until,
 )
+from helix_agents.testing.contracts.executor.webhooks import SECRET
+from helix_agents.testing.receiver import Receiver
 
 HUNDRED = TokenCount(prompt=60, completion=40, total=100)
 
@@ -659,6 +668,72 @@ class HandingOverContract(ScenarioContract):
             (False, True),
             (True, False),
         ]
+
+    async def test_the_next_agent_remembers_what_the_user_said_to_the_one_before(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        if parts.memories is None:
+            return
+        await MemoryManager(parts.memories, embedder=HashingEmbedder()).save("ann", "Sails to Brest")
+        memory = Memory(embedder=HashingEmbedder())
+        desk, _ = desk_and_billing(hand_to("billing"), "To Brest.", billing={"memory": memory})
+        async with open_executor(memories=parts.memories) as helix:
+            await completed(await helix.execute(desk, "Who sails to Brest?", SESSION, user_id="ann"))
+            assert (await spoken(helix))[3:] == ["hidden: recollection", "assistant: To Brest."]
+            assert "Sails to Brest" in str(model_of(desk).requests[-1].messages)
+
+    async def test_a_stop_before_the_handoff_leaves_the_conversation_where_it_is(self, helix: Executor) -> None:
+        calls = [hand_to("billing"), call("pay", {"amount": 5}, id="pay")]
+        desk, _ = desk_and_billing(reply(calls=calls), "The desk again.")
+        await suspended(await helix.execute(desk, "Go", SESSION))
+        await helix.interrupt(SESSION)
+        assert (await spoken(helix))[2] == "error handoff__billing#call_1_1: run_stopped"
+        assert await held_by(helix) == "desk"
+        assert await completed(await helix.execute(desk, "Well?", SESSION)) == "The desk again."
+
+    async def test_a_run_that_fails_with_its_handoff_has_handed_over(self, helix: Executor) -> None:
+        def fails(ctx: RunContext[Any], event: MessageEvent) -> None:
+            raise FailRun("not today")
+
+        desk, _ = desk_and_billing(hand_to("billing"), "Yes?", desk={"hooks": Hooks[Any, Any](on_message=fails)})
+        assert (await failed(await helix.execute(desk, "Go", SESSION))).code == "hook_failed_run"
+        assert (await spoken(helix))[2].startswith("result handoff__billing")
+        assert await held_by(helix) == "billing"
+        assert await completed(await helix.retry(desk, SESSION)) == "Yes?"
+
+    async def test_state_that_is_too_large_for_its_store_is_not_carried_over(self, open_executor: OpenExecutor) -> None:
+        billing = Agent(name="billing", description="Money.", model=ScriptedModel([]), state=Invoice)
+        to = Handoff(billing, state=lambda state, given: Invoice(number="9" * 3_000))
+        desk = Agent(name="desk", model=ScriptedModel([hand_to("billing")]), state=Case, handoffs=[to])
+        async with open_executor(limits=StoreLimits(state_bytes=2_000)) as helix:
+            result = await failed(await helix.execute(desk, "Go", SESSION))
+            assert (result.code, await held_by(helix)) == ("handoff_failed", "desk")
+            assert "StateSizeExceededError" in result.error
+            assert (await helix.sessions.get(SESSION)).custom_state == {"notes": []}
+
+    async def test_what_others_write_to_the_state_is_checked_by_the_agent_that_has_it(self, helix: Executor) -> None:
+        billing = Agent(name="billing", description="Money.", model=ScriptedModel(["", "Yes?"]), state=Invoice)
+        to = Handoff(billing, state=lambda state, given: Invoice(number="7"))
+        desk = Agent(name="desk", model=ScriptedModel([hand_to("billing")]), state=Case, handoffs=[to])
+        await completed(await helix.execute(desk, "Go", SESSION))
+        await helix.sessions.update_state(SESSION, StepWrites(ops=(Replace(key="number", value="8"),)))
+        with pytest.raises(InvalidStateError):
+            await helix.sessions.update_state(SESSION, StepWrites(ops=(Replace(key="notes", value=[]),)))
+        assert (await helix.sessions.get(SESSION)).custom_state["number"] == "8"
+
+    async def test_webhooks_and_listings_say_who_has_the_conversation(self, open_executor: OpenExecutor) -> None:
+        desk, _ = desk_and_billing(hand_to("billing"), "Yes?")
+        async with Receiver() as receiver:
+            hook = Webhook(receiver.url, secret=SECRET, name="hook")
+            async with open_executor(webhooks=[hook]) as helix:
+                await completed(await helix.execute(desk, "Go", SESSION))
+                await helix.sweep()
+                [told] = await receiver.until(1)
+                assert (told.type, told.data["agent"], told.data["heldBy"]) == ("turn.completed", "desk", "billing")
+                [listed] = (await helix.sessions.list()).items
+                found = await helix.sessions.find(SESSION)
+                assert found is not None
+                assert (listed.held_by, found.held_by, listed.worked_by) == ("billing", "billing", "billing")
 
     # -- below other agents
 
