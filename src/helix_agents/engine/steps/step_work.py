@@ -161,6 +161,8 @@ class StepWork:
         Returns whether a call is among them that would have finished the run.
         """
         before = self.new
+        # What is carried over follows from the state, which is another one now.
+        self.carried_after = None
         kept: list[StepWrites] = []
         for writes in self.writes:
             try:

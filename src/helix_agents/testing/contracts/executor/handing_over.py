@@ -1,7 +1,6 @@
 """Scenarios of handoffs: another agent takes over a conversation, in this run and the next ones, in any process."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -755,17 +754,20 @@ class HandingOverContract(ScenarioContract):
             child = await second.sessions.get(waiting.session_id)
             assert (child.custom_state, child.status) == ({"notes": ["billing: paid 5"]}, "completed")
 
-    async def test_a_companion_that_handed_over_keeps_its_conversation(self, open_executor: OpenExecutor) -> None:
-        def keeper() -> AnyAgent:
-            desk, _ = desk_and_billing(hand_to("billing"), "Billing here.", "Billing again.")
-            desk = Agent(name="helper", description="Helps.", model=desk.model, state=Case, handoffs=_renamed(desk))
-            again = call("companion__sendMessage", {"name": "h", "message": "And?"})
-            return boss(spawn(name="h"), again, "Thanks.", keeps=desk)
-
-        async with open_executor() as helix:
-            assert await completed(await helix.execute(keeper(), "Go", SESSION)) == "Thanks."
-            said = [line for line in await spoken(helix) if line.startswith("result")]
-            assert ["Billing here." in said[0], "Billing again." in said[1]] == [True, True]
+    async def test_a_companion_that_handed_over_keeps_its_conversation(self, helix: Executor) -> None:
+        model = ScriptedModel([hand_to("billing"), "Billing here.", "Billing again."])
+        billing = Agent(name="billing", description="Money.", model=model, state=Invoice, version=3)
+        to = Handoff(billing, state=lambda state, given: Invoice(number="7"))
+        helper = Agent(name="helper", description="Helps.", model=model, state=Case, handoffs=[to])
+        again = call("companion__sendMessage", {"name": "h", "message": "And?"})
+        keeper = boss(spawn(name="h"), again, "Thanks.", keeps=helper)
+        assert await completed(await helix.execute(keeper, "Go", SESSION)) == "Thanks."
+        said = [line for line in await spoken(helix) if line.startswith("result")]
+        assert ["Billing here." in said[0], "Billing again." in said[1]] == [True, True]
+        [child] = (await helix.sessions.list(SessionFilter(parent_session_id=SESSION))).items
+        session = await helix.sessions.get(child.session_id)
+        assert (session.agent_type, session.held_by, session.agent_version) == ("helper", "billing", 3)
+        assert session.custom_state == {"number": "7", "lines": []}
 
     async def test_a_companion_in_the_background_goes_on_though_its_keeper_handed_over(
         self, open_executor: OpenExecutor
@@ -798,10 +800,3 @@ class HandingOverContract(ScenarioContract):
 
 async def _has_status(helix: Executor, session_id: str, status: str) -> bool:
     return (await helix.sessions.get(session_id)).status == status
-
-
-def _renamed(desk: AnyAgent) -> Sequence[Any]:
-    """The handoffs of a desk that has another name: nobody hands back to it."""
-    [billing] = (tool.handoff.to for tool in desk.handoff_tools)
-    assert isinstance(billing, Agent)
-    return [Agent(name="billing", description="Money.", model=billing.model, state=Case)]
