@@ -76,7 +76,9 @@ async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]
         return batch, Announce()
     if outcome is not None:
         return batch, outcome
-    for call in (each for each in batch.unsettled if each.kind != "handoff"):
+    for call in batch.unsettled:
+        if call.kind == "handoff":
+            continue
         # A tool that finishes the run sees the results of all others, so it comes after them.
         batch, outcome = await _run(ops, batch, (call,))
         if outcome is not None:

@@ -78,7 +78,8 @@ _NO_REPLY = AssistantMessage()
 async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     """Make a step durable and tell readers; says how the run continues."""
     work = await _gather(scope, request)
-    hands_over = isinstance(request.outcome, Advance) and any(call.kind == "handoff" for call in request.batch.calls)
+    # Handoffs are what is left of a batch that is otherwise settled.
+    hands_over = isinstance(request.outcome, Advance) and len(request.batch.settled) < len(request.batch.calls)
     if hands_over:
         await settle_handoffs(scope, work)
     try:
@@ -170,7 +171,7 @@ def _refused_output(agent: AnyAgent, call: ToolCall) -> RestingResult | None:
 async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
     """Run the hooks that waited for the whole batch, in call order; what they write is part of this commit."""
     wants = scope.hooks.wants
-    if not (wants("on_message") or wants("after_tool") or wants("on_tool_refused") or wants("on_handoff")):
+    if work.heir is None and not (wants("on_message") or wants("after_tool") or wants("on_tool_refused")):
         return
     if work.reply is not None:
         await _tell(scope, work, MessageEvent(message=work.reply.message))
