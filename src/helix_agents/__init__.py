@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.failures import RetryTool as RetryTool
     from helix_agents.agent.failures import ToolFailed as ToolFailed
     from helix_agents.agent.fallback_model import FallbackModel as FallbackModel
+    from helix_agents.agent.handoffs import Handoff as Handoff
     from helix_agents.agent.history import ForgetToolResults as ForgetToolResults
     from helix_agents.agent.history import HistoryProcessor as HistoryProcessor
     from helix_agents.agent.history import LastTurns as LastTurns
@@ -184,6 +185,7 @@ _HOME: dict[str, str] = {
     "FileSearch": "helix_agents.ports.provider_tools",
     "FlowRun": "helix_agents.flows.flow_run",
     "ForgetToolResults": "helix_agents.agent.history",
+    "Handoff": "helix_agents.agent.handoffs",
     "Happened": "helix_agents.agent.outcomes",
     "HashingEmbedder": "helix_agents.memory.hashing",
     "HelixError": "helix_agents.domain.errors",
@@ -320,6 +322,7 @@ __all__ = [
     "FileSearch",
     "FlowRun",
     "ForgetToolResults",
+    "Handoff",
     "Happened",
     "HashingEmbedder",
     "HelixError",

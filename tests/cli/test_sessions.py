@@ -33,6 +33,25 @@ def test_a_session_is_shown_with_what_waits_in_it(office: Path) -> None:
     assert f"trace      {document['session']['tracing_context']['trace_id']}" in shown.out
 
 
+def test_a_session_that_was_handed_over_goes_on_and_says_who_has_it(folder: Path) -> None:
+    (folder / "pair.py").write_text(
+        """
+from helix_agents import Agent, ScriptedModel
+from helix_agents.testing import call
+
+model = ScriptedModel([call("handoff__billing", {"reason": "money"}), "Billing here.", "Billing again."])
+billing = Agent(name="billing", description="Money.", version=3, model=model)
+agents = [Agent(name="desk", model=model, handoffs=[billing])]
+""",
+        encoding="utf-8",
+    )
+    for said in ("Billing here.", "Billing again."):
+        assert helix(folder, "run", "pair:agents", "Hello", "--session", "handed").out == f"{said}\n"
+    assert "agent      desk, handed over to billing (version 3)" in helix(folder, "sessions", "show", "handed").out
+    [listed] = helix(folder, "sessions", "list", "--agent", "desk", "--json").json["items"]
+    assert (listed["agent_type"], listed["held_by"]) == ("desk", "billing")
+
+
 def test_messages_runs_and_checkpoints_are_shown(office: Path) -> None:
     messages = helix(office, "sessions", "messages", TALKED).out
     assert messages.startswith("   1  user: Write to Ann\n   2  assistant: May I? \n")

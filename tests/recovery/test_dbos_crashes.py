@@ -14,7 +14,7 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.testing.receiver import Receiver
 from helix_agents.testing.recording import EffectKind
 from helix_agents.testing.workers import Processes
-from tests.recovery import dbos_jobs, reference_conversation, reference_crew
+from tests.recovery import dbos_jobs, reference_conversation, reference_crew, reference_handover
 from tests.recovery.conversation_jobs import conversation_of
 from tests.recovery.reference_conversation import Traces
 from tests.recovery.talk_ends import check_heard
@@ -22,7 +22,7 @@ from tests.recovery.test_crash_matrix import DEEDS, SIDES, death_at
 
 CONVERSE = f"{dbos_jobs.MODULE}:converse"
 CREWS = [f"{reference_crew.__name__}:{name}" for name in ("BLOCKING", "NON_BLOCKING")]
-STORIES = (reference_conversation.__name__, *CREWS)
+STORIES = (reference_conversation.__name__, reference_handover.__name__, *CREWS)
 
 # In how many runs of their own the boundaries of a story are cut: together they take too long for one.
 PARTS = 4
@@ -96,6 +96,15 @@ async def test_a_killed_worker_is_replaced_at_every_kind_of_effect_and_nothing_f
     unknown = await kill_and_go_on(processes, tmp_path, deaths)
     assert set().union(*unknown.values()) == set()
     assert {name: done_in(tmp_path / name) for name in unknown} == dict.fromkeys(unknown, DEEDS)
+
+
+async def test_a_worker_killed_around_a_handoff_is_replaced_by_one_in_which_the_right_agent_goes_on(
+    tmp_path: Path, processes: Processes
+):
+    # The commit that hands over, and the next agent's first question to its model.
+    deaths = [{"effect": number, "side": side} for number in (7, 8) for side in SIDES]
+    unknown = await kill_and_go_on(processes, tmp_path, deaths, story=reference_handover.__name__)
+    assert set().union(*unknown.values()) == set()
 
 
 async def test_a_worker_that_comes_back_under_its_own_id_goes_on_with_its_workflows(

@@ -17,7 +17,7 @@ from helix_agents.testing.temporal_service import ServiceMissingError, TemporalS
 from helix_agents.testing.temporal_service import temporal_address as temporal_address
 from helix_agents.testing.temporal_service import temporal_service as temporal_service
 from helix_agents.testing.workers import Processes
-from tests.recovery import reference_conversation, reference_crew, temporal_jobs
+from tests.recovery import reference_conversation, reference_crew, reference_handover, temporal_jobs
 from tests.recovery.conversation_jobs import conversation_of
 from tests.recovery.reference_conversation import AGENT, Traces, check_end, dependencies, go_on
 from tests.recovery.talk_ends import check_heard
@@ -27,7 +27,7 @@ SIDES = ("before", "after")
 
 CREWS = [f"{reference_crew.__name__}:{name}" for name in ("BLOCKING", "NON_BLOCKING")]
 
-STORIES = (reference_conversation.__name__, *CREWS)
+STORIES = (reference_conversation.__name__, reference_handover.__name__, *CREWS)
 
 # In how many runs of their own the boundaries of a story are cut: together they take too long for one.
 PARTS = 4
@@ -89,6 +89,15 @@ async def test_a_killed_worker_is_replaced_at_every_kind_of_effect(
     unknown = await kill_and_go_on(processes, tmp_path, temporal_address, deaths)
     # A call beside the one that died may have been in the middle of its function.
     assert not any(names for death, names in unknown.items() if "run_calls" not in death)
+
+
+async def test_a_worker_killed_around_a_handoff_is_replaced_by_one_in_which_the_right_agent_goes_on(
+    tmp_path: Path, processes: Processes, temporal_address: str
+):
+    # The commit that hands over, and the next agent's first question to its model.
+    deaths = [{"kind": kind, "number": 2, "side": side} for kind in ("commit", "ask_model") for side in SIDES]
+    unknown = await kill_and_go_on(processes, tmp_path, temporal_address, deaths, reference_handover.__name__)
+    assert set().union(*unknown.values()) == set()
 
 
 async def test_a_worker_killed_inside_a_tool_that_must_not_run_twice_leaves_an_unknown_outcome(

@@ -86,6 +86,22 @@ async def test_a_model_call_says_what_was_asked_of_whom_and_what_it_took(picture
     }
 
 
+async def test_a_handoff_is_a_span_and_what_follows_is_the_work_of_the_other_agent(pictures: Pictures) -> None:
+    model = ScriptedModel([call("handoff__billing", {"reason": "sk-reason"}, id="hand"), "It is sk-reply."])
+    billing = Agent(name="billing", description="Money.", model=model)
+    desk = Agent(name="desk", model=model, handoffs=[billing])
+    await hold(desk, hooks=OpenTelemetryHooks(tracer_provider=pictures.provider()))
+    handoff, run = pictures.one("handoff billing"), pictures.one("invoke_agent billing")
+    told = handoff.attributes
+    assert (told["gen_ai.agent.name"], told["helix.handoff.to"], told["gen_ai.tool.call.id"]) == (
+        "desk", "billing", "hand"
+    )  # fmt: skip
+    assert handoff.parent == run.span_id
+    whose = [span.attributes["gen_ai.agent.name"] for span in pictures.named("chat scripted")]
+    assert whose == ["desk", "billing"]
+    assert "sk-" not in str([span.attributes for span in pictures.spans])
+
+
 async def test_spans_of_ones_own_code_nest_in_the_call_they_are_made_in(pictures: Pictures) -> None:
     provider = pictures.provider()
     tracer = provider.get_tracer("mine")

@@ -21,6 +21,7 @@ from helix_agents import (
     DefaultAnswer,
     Executor,
     FlowRun,
+    Handoff,
     Hooks,
     InMemoryWorkspaces,
     Memory,
@@ -36,7 +37,7 @@ from helix_agents import (
     tool,
 )
 from helix_agents.agent.context import CompletedStep, RunInfo
-from helix_agents.agent.hook_events import AfterToolEvent, TextDeltaEvent
+from helix_agents.agent.hook_events import AfterToolEvent, HandoffEvent, TextDeltaEvent
 from helix_agents.agent.state_type import NoState
 
 
@@ -342,3 +343,38 @@ assert_type(complaint, Agent[NoState, Report, Any])
 async def complaining(helix: Executor) -> None:
     assert_type(await helix.run(complaint, "…"), Report)
     assert_type(await (await helix.execute(quick, "Go")).output(), list[int])
+
+
+# ---- handing a conversation over
+
+
+class Refund(BaseModel):
+    amount: float
+
+
+refunds = Agent(name="refunds", description="Money back.", model="openai:gpt-5", output=Refund, state=Notes)
+front = Agent(
+    name="front",
+    model="openai:gpt-5",
+    state=Notes,
+    output=TypeForm(Refund | str),
+    handoffs=[refunds, Handoff("desk", description="All else."), Handoff(refunds, state=lambda state, given: state)],
+)
+
+
+async def hand_over(helix: Executor) -> None:
+    handle = await helix.execute(front, "My money back")
+    assert_type(await handle.output(), Refund | str)
+
+
+Agent(name="x", model="openai:gpt-5", handoffs=["refunds"])  # pyright: ignore[reportArgumentType]
+Agent(name="x", model="openai:gpt-5", handoffs=[refunds.as_tool()])  # pyright: ignore[reportArgumentType]
+Handoff(refunds, "when it is about money")  # pyright: ignore[reportCallIssue]
+
+
+def watch_handoffs(ctx: RunContext[Notes], event: HandoffEvent) -> None:
+    assert_type(event.to, str)
+    assert_type(event.input, Mapping[str, Any])
+
+
+Hooks[Notes, Any](on_handoff=watch_handoffs)

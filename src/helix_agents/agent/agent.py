@@ -16,6 +16,7 @@ from helix_agents.agent.companions import PersistentAgent, companion_tools
 from helix_agents.agent.context import CompletedStep, DepsT, RunContext
 from helix_agents.agent.durations import Deadline, Duration, deadline_milliseconds, optional_milliseconds
 from helix_agents.agent.fallback_model import models_in
+from helix_agents.agent.handoffs import Handoff, HandoffTool, check_handoffs, handoff_tools
 from helix_agents.agent.history import HistoryProcessor
 from helix_agents.agent.hooks import Hooks, each_hooks
 from helix_agents.agent.memory import AgentMemory, tools_of
@@ -93,6 +94,8 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         memory: What the agent remembers across conversations, and about whom; see `Memory`.
         workspace: The files the agent works with in each session, and what it may do with them; see `Workspace`.
         hooks: Your code, called at fixed points of a run.
+        handoffs: Agents that may take over a conversation from this one: it then is theirs, in this turn and the next
+            ones, until they hand it on. An `Agent`, or a `Handoff` that says more. The model gets a tool for each.
         persistent_agents: Companions the agent may keep: named children that remember their conversation. The agent
             gets tools to work with them.
         session_ttl: How long a session lives after its last entry or answer.
@@ -127,6 +130,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     memory: AgentMemory | None = None
     workspace: Workspace | None = None
     hooks: Hooks[AgentStateT, DepsT] | Sequence[Hooks[AgentStateT, DepsT]] | None = None
+    handoffs: "Sequence[Agent[Any, Any, Any] | Handoff]" = ()
     persistent_agents: Sequence[PersistentAgent] = ()
     session_ttl: Duration | None = None
     pending_deadline: Deadline = "inherit"
@@ -137,6 +141,9 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         object.__setattr__(self, "tools", tuple(self.tools))
         object.__setattr__(self, "provider_tools", tuple(self.provider_tools))
         object.__setattr__(self, "capabilities", tuple(self.capabilities))
+        # Before the others: it rejects what is not a list.
+        _ = self.handoff_tools
+        object.__setattr__(self, "handoffs", tuple(self.handoffs))
         object.__setattr__(self, "persistent_agents", tuple(self.persistent_agents))
         object.__setattr__(self, "preload_skills", tuple(self.preload_skills))
         object.__setattr__(self, "history_processors", tuple(self.history_processors or ()))
@@ -149,6 +156,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
             check_tool_choice(f"Agent {self.name!r}", self.settings.tool_choice, names)
         if self.budget is not None:
             self.check_priced(self.budget, f"Agent {self.name!r}")
+        check_handoffs(self)
 
     def __repr__(self) -> str:
         return f"<agent {self.name!r} version {self.version}>"
@@ -212,6 +220,11 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         return companion_tools(self.persistent_agents, f"Agent {self.name!r}")
 
     @cached_property
+    def handoff_tools(self) -> tuple[HandoffTool, ...]:
+        """The tools with which the agent hands its conversation over; empty if it hands over to no one."""
+        return handoff_tools(self.handoffs, f"Agent {self.name!r}")
+
+    @cached_property
     def skill_provider(self) -> SkillProvider | None:
         """Where the agent's skills come from; None if it has none."""
         return provider_of(self.skills)
@@ -219,11 +232,12 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     @cached_property
     def all_tools(self) -> tuple[Tool[..., Any], ...]:
         """Every tool the agent may call except `__finish__`: its own tools, and those of its capabilities, companions,
-        memory, skills and workspace."""
+        handoffs, memory, skills and workspace."""
         bundled = (tool for bundle in self.capabilities for tool in bundle.tools)
         reading = () if self.skill_provider is None else skill_tools(self.skill_provider, self.workspace)
         working = () if self.workspace is None else self.workspace.tools
-        return (*self.tools, *bundled, *self.companion_tools, *tools_of(self.memory), *reading, *working)
+        made = (*self.companion_tools, *self.handoff_tools)
+        return (*self.tools, *bundled, *made, *tools_of(self.memory), *reading, *working)
 
     def as_tool(
         self,

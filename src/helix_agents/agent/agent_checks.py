@@ -135,7 +135,7 @@ def _check_tools(given: Mapping[str, Any], subject: str) -> None:
             if isinstance(getattr(tool, "__wrapped__", None), Tool):
                 cure = "another decorator is above its @tool; put @tool on top"
             elif hasattr(tool, "as_tool"):
-                cure = "give another agent with its .as_tool(), or in persistent_agents"
+                cure = "give another agent with its .as_tool(), or in handoffs or persistent_agents"
             name = getattr(tool, "__name__", repr(tool))
             raise DefinitionError(subject, f"{name} in tools is not a tool; {cure}.")
         if tool.name in seen:

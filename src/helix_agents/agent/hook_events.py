@@ -20,6 +20,7 @@ HookName: TypeAlias = Literal[
     "on_agent_interrupted",
     "on_agent_suspended",
     "on_agent_resumed",
+    "on_handoff",
     "before_llm_call",
     "around_llm_call",
     "on_llm_retry",
@@ -109,6 +110,16 @@ class AgentResumedEvent(HookEvent, frozen=True, kw_only=True):
     previous_run_id: RunId
     session_id: SessionId
     resumed_from_checkpoint_id: CheckpointId | None
+
+
+class HandoffEvent(HookEvent, frozen=True, kw_only=True):
+    """The agent hands the conversation over to another one, which does the next step. The hooks of the agent that hands
+    over are called."""
+
+    hook = "on_handoff"
+    tool_call_id: ToolCallId
+    to: str
+    input: Mapping[str, JSON]
 
 
 class BeforeLLMCallEvent(HookEvent, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@
 | on_agent_interrupted | AgentInterruptedEvent | reason, step_count, duration_ms                                  |
 | on_agent_suspended   | AgentSuspendedEvent   | run_id, reason, tool_call_ids, step_count, duration_ms           |
 | on_agent_resumed     | AgentResumedEvent     | run_id, previous_run_id, session_id, resumed_from_checkpoint_id  |
+| on_handoff           | HandoffEvent          | tool_call_id, to, input                                          |
 | before_llm_call      | BeforeLLMCallEvent    | model, request, purpose                                          |
 | around_llm_call      | AroundLLMCallEvent    | model, request, purpose                                          |
 | on_llm_retry         | LLMRetryEvent         | model, code, error, failures, wait_seconds                       |
@@ -71,6 +72,7 @@ from helix_agents.agent.hook_events import (
     BeforeLLMCallEvent,
     BeforeSubAgentEvent,
     BeforeToolEvent,
+    HandoffEvent,
     HookEvent,
     HookName,
     LLMRetryEvent,
@@ -117,6 +119,7 @@ class Hooks(Generic[StateT, DepsT]):
         on_agent_interrupted: Hook[StateT, DepsT, AgentInterruptedEvent] | None = None,
         on_agent_suspended: Hook[StateT, DepsT, AgentSuspendedEvent] | None = None,
         on_agent_resumed: Hook[StateT, DepsT, AgentResumedEvent] | None = None,
+        on_handoff: Hook[StateT, DepsT, HandoffEvent] | None = None,
         before_llm_call: Hook[StateT, DepsT, BeforeLLMCallEvent] | None = None,
         around_llm_call: AroundHook[AroundLLMCallEvent, AfterLLMCallEvent] | None = None,
         on_llm_retry: DeltaHook[LLMRetryEvent] | None = None,
@@ -151,6 +154,7 @@ class Hooks(Generic[StateT, DepsT]):
     def on_agent_interrupted(self, ctx: RunContext[StateT, DepsT], event: AgentInterruptedEvent) -> HookResult: ...
     def on_agent_suspended(self, ctx: RunContext[StateT, DepsT], event: AgentSuspendedEvent) -> HookResult: ...
     def on_agent_resumed(self, ctx: RunContext[StateT, DepsT], event: AgentResumedEvent) -> HookResult: ...
+    def on_handoff(self, ctx: RunContext[StateT, DepsT], event: HandoffEvent) -> HookResult: ...
     def before_llm_call(self, ctx: RunContext[StateT, DepsT], event: BeforeLLMCallEvent) -> HookResult: ...
     def around_llm_call(self, ctx: RunInfo, event: AroundLLMCallEvent) -> Around[AfterLLMCallEvent]: ...
     def on_llm_retry(self, ctx: RunInfo, event: LLMRetryEvent) -> HookResult: ...

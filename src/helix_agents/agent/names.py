@@ -3,6 +3,7 @@
 import re
 
 from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.transcript import HANDOFF
 from helix_agents.ports.llm import FINISH_TOOL
 
 ASK_HUMAN = "ask_human"
@@ -27,7 +28,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 RESERVED_NAMES = frozenset(
     {FINISH_TOOL, ASK_HUMAN, LOAD_SKILL, READ_SKILL_FILE, "search_memory", "save_memory"},
 )
-RESERVED_PREFIXES = (SUBAGENT, COMPANION, "workspace_", "state__")
+RESERVED_PREFIXES = (SUBAGENT, COMPANION, HANDOFF, "workspace_", "state__")
 
 
 def check_name(kind: str, name: str) -> str:

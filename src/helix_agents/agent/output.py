@@ -1,7 +1,8 @@
 """An agent's output type: the `__finish__` tool that the model submits it with, and how it is stored and read back."""
 
 from collections.abc import Mapping
-from typing import Any, Generic
+from types import UnionType
+from typing import Any, Generic, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from typing_extensions import TypeVar
@@ -26,6 +27,19 @@ WRAPPED_UNDER = "result"
 """The only argument of `__finish__` when the output is not itself a JSON object."""
 
 _DESCRIPTION = "Hand in the final result. Call this once, when the work is done; it ends the conversation turn."
+
+
+def fits_output(produced: Any, wanted: Any) -> bool:
+    """Whether everything that an agent with the one output type produces is something that one with the other may
+    produce: it is the same type, or part of its union. None is text."""
+    allowed = _members(wanted)
+    return all(each in allowed for each in _members(produced))
+
+
+def _members(form: Any) -> tuple[Any, ...]:
+    if get_origin(form) in (Union, UnionType):
+        return tuple(member for each in get_args(form) for member in _members(each))
+    return (str if form is None else form,)
 
 
 class OutputType(Generic[OutputT]):

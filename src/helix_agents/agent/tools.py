@@ -43,8 +43,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-ToolKind: TypeAlias = Literal["server", "client", "question", "agent", "companion"]
-"""What runs the tool: this library, the client, a person who answers, another agent, or the engine itself."""
+ToolKind: TypeAlias = Literal["server", "client", "question", "agent", "companion", "handoff"]
+"""What runs the tool: this library, the client, a person who answers, another agent, or, for the last two, the engine
+itself."""
 
 
 class ToolInput(Protocol):

@@ -14,7 +14,7 @@ from helix_agents.domain.runs import RunRecord, check_fence
 from helix_agents.domain.sessions import SessionDetail, SessionState, SessionSummary, SuspensionContext
 from helix_agents.domain.writes import NO_WRITES, StepWrites, merge_warnings
 
-SUMMARY_COLUMNS = (
+_SUMMARY = (
     "session_id, agent_type, status, step_count, message_count, version, user_id, tags, metadata, parent_session_id, "
     "root_session_id, run_id, expires_at, created_at, updated_at"
 )
@@ -139,6 +139,7 @@ def record_of(row: SessionColumns) -> SessionState:
     return SessionState(
         session_id=row.session_id,
         agent_type=row.agent_type,
+        held_by=detail.held_by,
         agent_version=detail.agent_version,
         earlier_versions=detail.earlier_versions,
         stream_id=detail.stream_id,
@@ -176,8 +177,14 @@ def record_of(row: SessionColumns) -> SessionState:
     )
 
 
+def summary_columns(holder: str) -> str:
+    """The columns of a listing's line; `holder` is how the database reads who has the session from its `detail`."""
+    # A field without a value is left out, and this one comes first: hardly any detail is parsed.
+    return f"{_SUMMARY}, CASE WHEN substr(detail, 1, 11) = '{{\"held_by\":' THEN {holder} END"
+
+
 def summary_of(row: Sequence[Any]) -> SessionSummary:
-    """One line of a listing, from `SUMMARY_COLUMNS`."""
+    """One line of a listing, from `summary_columns`."""
     return SessionSummary(
         session_id=row[0],
         agent_type=row[1],
@@ -194,6 +201,7 @@ def summary_of(row: Sequence[Any]) -> SessionSummary:
         expires_at=row[12],
         created_at=row[13],
         updated_at=row[14],
+        held_by=row[15],
     )
 
 

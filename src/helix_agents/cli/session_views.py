@@ -10,7 +10,7 @@ from helix_agents.domain.errors import SessionNotFoundError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
 from helix_agents.domain.paging import Page
 from helix_agents.domain.parts import result_in_words
-from helix_agents.domain.sessions import SessionFilter
+from helix_agents.domain.sessions import SessionFilter, SessionState
 from helix_agents.domain.traces import trace_of
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -39,7 +39,7 @@ async def show_session(output: Output, url: str, session_id: str) -> None:
     output.answer({"session": plain(session), "current_run": plain(run), "children": plain(children)})
     facts = {
         "session": session.session_id,
-        "agent": f"{session.agent_type} (version {session.agent_version})",
+        "agent": _agent(session),
         "status": session.status,
         "run": "none yet" if run is None else f"{run.run_id}, turn {run.turn}, attempt {run.attempt}, {run.status}",
         "steps": str(session.step_count),
@@ -162,3 +162,9 @@ def _tell_rest(output: Output, page: Page[Any]) -> None:
     if page.has_more:
         shown = page.offset + len(page.items)
         output.note(f"{page.total - shown} more; --offset {shown}")
+
+
+def _agent(session: SessionState) -> str:
+    """The agent that a session belongs to, and the one that has it if that is another."""
+    at_work = f"{session.worked_by} (version {session.agent_version})"
+    return at_work if session.held_by is None else f"{session.agent_type}, handed over to {at_work}"

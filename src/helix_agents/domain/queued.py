@@ -126,7 +126,7 @@ def check_steers(turn: QueuedTurn) -> None:
 
 
 def _only_for_a_turn(turn: QueuedTurn) -> list[str]:
-    given = {"state": turn.state, "expires_in": turn.expires_in_ms, "budget": turn.budget}
+    given = {"state": turn.state, "budget": turn.budget}
     return [name for name, value in given.items() if value is not None]
 
 

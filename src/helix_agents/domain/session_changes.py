@@ -13,11 +13,18 @@ from helix_agents.domain.commits import RunStartCommitted, SettleSession, StartR
 from helix_agents.domain.errors import ModeIsWriteOnceError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import check_record
-from helix_agents.domain.sessions import CreateSession, EarlierVersion, InterruptContext, SessionState, SessionStatus
+from helix_agents.domain.sessions import (
+    CreateSession,
+    EarlierVersion,
+    Holder,
+    InterruptContext,
+    SessionState,
+    SessionStatus,
+)
 
 MOST_EARLIER = 100
-"""How many changes of its agent's version a session remembers: two deploys that work at the same time change it with
-each turn, and every step stores them."""
+"""How many changes of its agent, or of that agent's version, a session remembers: two deploys that work at the same
+time change it with each turn, and every step stores them."""
 
 
 def created(session_id: SessionId, options: CreateSession, now: int, *, parent: SessionState | None) -> SessionState:
@@ -43,17 +50,19 @@ def created(session_id: SessionId, options: CreateSession, now: int, *, parent: 
 
 
 def branched(
-    session_id: SessionId, source: SessionState, options: CreateSession, now: int, *, agent_version: int
+    session_id: SessionId, source: SessionState, options: CreateSession, now: int, *, holder: Holder
 ) -> SessionState:
-    """A new root session that takes agent and user from its source, and the rest from `options`. Its state has this
-    version of its agent."""
-    began = version_at(source, 0)
+    """A new root session that takes agent and user from its source, and the rest from `options`. This is the agent that
+    had its source there, and the version of it that the state has."""
+    began = holder_at(source, 0)
+    earlier = EarlierVersion(agent_version=began.version, until=0, agent=_if_other(began.agent, holder.agent))
     return msgspec.structs.replace(
         created(session_id, options, now, parent=None),
         agent_type=source.agent_type,
-        agent_version=agent_version,
+        held_by=_if_other(holder.agent, source.agent_type),
+        agent_version=holder.version,
         # It shares its beginning with its source.
-        earlier_versions=(EarlierVersion(agent_version=began, until=0),) if source.earlier_versions else (),
+        earlier_versions=(earlier,) if source.earlier_versions else (),
         user_id=options.user_id if options.user_id is not None else source.user_id,
         # Not its own: the first run that works in it copies what it needs.
         workspace_ref=options.workspace_ref or source.workspace_ref,
@@ -62,23 +71,51 @@ def branched(
     )
 
 
+def holder_of(session: SessionState) -> Holder:
+    """The agent that has a session, and the version of it that the state has."""
+    return Holder(session.worked_by, session.agent_version)
+
+
 def of_version(session: SessionState, agent_version: int, *, until: int) -> SessionState:
     """The record with state of this version of its agent; the version it had `until` one of its own is remembered."""
-    if agent_version == session.agent_version:
+    return held_by(session, Holder(session.worked_by, agent_version), until=until)
+
+
+def held_by(session: SessionState, holder: Holder, *, until: int) -> SessionState:
+    """The record in the hands of this agent, with state of this version of it; who had it `until` one of its own
+    versions is remembered."""
+    before = holder_of(session)
+    if holder == before:
         return session
-    earlier = EarlierVersion(agent_version=session.agent_version, until=until)
-    earlier_versions = (*session.earlier_versions, earlier)[-MOST_EARLIER:]
-    return msgspec.structs.replace(session, agent_version=agent_version, earlier_versions=earlier_versions)
+    earlier = EarlierVersion(agent_version=before.version, until=until, agent=_if_other(before.agent, holder.agent))
+    return msgspec.structs.replace(
+        session,
+        held_by=_if_other(holder.agent, session.agent_type),
+        agent_version=holder.version,
+        earlier_versions=(*session.earlier_versions, earlier)[-MOST_EARLIER:],
+    )
 
 
 BEGAN = 1
 """The version that a session is created with."""
 
 
-def version_at(session: SessionState, version: int) -> int:
-    """The version of its agent that a session's state had, when the session was at this version of its own."""
-    earlier = (each.agent_version for each in session.earlier_versions if version <= each.until)
-    return next(earlier, session.agent_version)
+def holder_at(session: SessionState, version: int) -> Holder:
+    """The agent that had a session when it was at this version of its own, and the version of it that the state had."""
+    since = [each for each in session.earlier_versions if version <= each.until]
+    if not since:
+        return holder_of(session)
+    agent = next((each.agent for each in since if each.agent is not None), session.worked_by)
+    return Holder(agent, since[0].agent_version)
+
+
+def has_changed_hands(session: SessionState) -> bool:
+    """Whether another agent had the session before."""
+    return any(each.agent is not None for each in session.earlier_versions)
+
+
+def _if_other(agent: str, than: str) -> str | None:
+    return None if agent == than else agent
 
 
 def changed(session: SessionState, now: int, **changes: Any) -> SessionState:
@@ -110,6 +147,7 @@ def saved(session: SessionState, given: SessionState, now: int) -> SessionState:
         session,
         now,
         agent_type=given.agent_type,
+        held_by=given.held_by,
         agent_version=given.agent_version,
         earlier_versions=given.earlier_versions,
         stream_id=given.stream_id,
@@ -197,13 +235,13 @@ def patched(metadata: dict[str, str], patch: dict[str, str | None]) -> dict[str,
 
 
 def started(
-    session: SessionState, start: StartRun, message_count: int, now: int, *, back_to: int | None = None
+    session: SessionState, start: StartRun, message_count: int, now: int, *, back_to: Holder | None = None
 ) -> SessionState:
-    """The record as a new run finds it: active, at step 0, and without traces of the run before. A rewound session has
-    state of this version of its agent again."""
+    """The record as a new run finds it: active, at step 0, and without traces of the run before. A rewound session is
+    in the hands of this agent again, with state of this version of it."""
     ready = session if start.keep_suspension else _without_suspension(session)
     if back_to is not None:
-        ready = of_version(ready, back_to, until=session.version)
+        ready = held_by(ready, back_to, until=session.version)
     if start.agent_version is not None:
         # What the run writes comes with it, and there is no checkpoint before its first step.
         ready = of_version(ready, start.agent_version, until=session.version + 1)

@@ -43,6 +43,7 @@ def summary(session: SessionState) -> SessionSummary:
     return SessionSummary(
         session_id=session.session_id,
         agent_type=session.agent_type,
+        held_by=session.held_by,
         status=session.status,
         step_count=session.step_count,
         message_count=session.message_count,

@@ -1,6 +1,6 @@
 """The session: a conversation and everything known about it except its messages."""
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from helix_agents.domain.budgets import Budget, Spent
 from helix_agents.domain.ids import CheckpointId, RunId, SessionId, StepId, StreamId, ToolCallId
@@ -108,19 +108,33 @@ class WorkspaceRef(Record):
 
 
 class EarlierVersion(Record):
-    """The version of the agent that a session's state had, until the session reached this version of its own."""
+    """The version of the agent that a session's state had, until the session reached this version of its own.
+
+    `agent` is the agent that had the session until then; None if it is the one that had it afterwards as well.
+    """
 
     agent_version: int
     until: int
+    agent: str | None = None
+
+
+class Holder(NamedTuple):
+    """The agent that has a session at some point, and the version of it that the state there belongs to."""
+
+    agent: str
+    version: int
 
 
 class SessionState(Record):
     """A session as the store knows it.
 
-    `resumed` says that its current run continues what an earlier one left. `agent_version` is the agent's version that
-    the state has; `earlier_versions` lists the ones before, oldest first, for a rewind or a branch to them. `budget` is
-    what the caller gave for the turn, and `spent` what the turn has used, which is counted only if there is a budget.
-    `queued_at` is when a turn that had to wait in the queue was requested.
+    `agent_type` is the agent that it belongs to; that never changes. `held_by` is the agent that it was handed over to,
+    which works in it until it hands it on or back; None while it has not been handed over.
+
+    `resumed` says that its current run continues what an earlier one left. `agent_version` is the version of the agent
+    at work that the state has; `earlier_versions` lists the ones before, oldest first, for a rewind or a branch to
+    them. `budget` is what the caller gave for the turn, and `spent` what the turn has used, which is counted only if
+    there is a budget. `queued_at` is when a turn that had to wait in the queue was requested.
 
     Pending calls, ownership, completed markers and the interrupt flag are separate rows that others may write at any
     time: `load_state` includes them here, and `save_state` ignores them.
@@ -128,6 +142,7 @@ class SessionState(Record):
 
     session_id: SessionId
     agent_type: str
+    held_by: str | None = None
     agent_version: int = 1
     earlier_versions: tuple[EarlierVersion, ...] = ()
     stream_id: StreamId | None = None
@@ -168,10 +183,16 @@ class SessionState(Record):
     created_at: int = 0
     updated_at: int = 0
 
+    @property
+    def worked_by(self) -> str:
+        """The agent that works in the session: the one that it was handed over to, or else its own."""
+        return self.held_by or self.agent_type
+
 
 class SessionDetail(Record):
     """The part of a session that stores keep as one JSON document beside their columns."""
 
+    held_by: str | None = None
     agent_version: int = 1
     earlier_versions: tuple[EarlierVersion, ...] = ()
     stream_id: StreamId | None = None
@@ -191,6 +212,7 @@ class SessionDetail(Record):
     @classmethod
     def of(cls, state: SessionState) -> "SessionDetail":
         return cls(
+            held_by=state.held_by,
             agent_version=state.agent_version,
             earlier_versions=state.earlier_versions,
             stream_id=state.stream_id,
@@ -245,6 +267,7 @@ class SessionSummary(Record):
     step_count: int
     message_count: int
     version: int
+    held_by: str | None = None
     user_id: str | None = None
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
@@ -255,11 +278,17 @@ class SessionSummary(Record):
     created_at: int
     updated_at: int
 
+    @property
+    def worked_by(self) -> str:
+        """The agent that works in the session: the one that it was handed over to, or else its own."""
+        return self.held_by or self.agent_type
+
 
 class SessionFilter(Record):
     """Which sessions to list; all given conditions must hold.
 
-    `roots_only` selects sessions without a parent; `created_from` and `created_to` are inclusive.
+    `agent_type` is the agent that a session belongs to, whichever has it now. `roots_only` selects sessions without a
+    parent; `created_from` and `created_to` are inclusive.
     """
 
     user_id: str | None = None

@@ -25,7 +25,15 @@ NOT_EXECUTED = "not_executed"
 RUN_STOPPED = "run_stopped"
 OUTCOME_UNKNOWN = "outcome_unknown"
 
+HANDOFF = "handoff__"
+"""Prefix of the tools with which an agent hands its conversation over."""
+
 PERHAPS = "it may or may not have taken effect"
+
+
+def hands_over(message: Message) -> bool:
+    """Whether another agent has the conversation from this message on."""
+    return isinstance(message, ToolMessage) and not message.error and message.tool_name.startswith(HANDOFF)
 
 
 def unanswered_calls(messages: Iterable[Message]) -> tuple[ToolCall, ...]:

@@ -147,6 +147,8 @@ def message_of(
         "startedAt": run.started_at,
         "endedAt": run.ended_at,
     }
+    if session.held_by is not None:
+        about["heldBy"] = session.held_by
     match event:
         case "calls.waiting":
             # The run may be that of a sub-agent, whose session is below the conversation's.

@@ -14,7 +14,7 @@ from helix_agents.domain.runs import RunRecord, RunStatus
 from helix_agents.domain.sessions import OpenCall
 
 CallKind: TypeAlias = Literal[
-    "server", "finish_with", "gated", "client", "child", "remote", "companion", "finish", "rejected"
+    "server", "finish_with", "gated", "client", "child", "remote", "companion", "handoff", "finish", "rejected"
 ]
 """Who settles a call.
 
@@ -24,6 +24,7 @@ CallKind: TypeAlias = Literal[
 - `client`: the client
 - `child`, `remote`: a sub-agent here, or behind another service
 - `companion`: a companion
+- `handoff`: the commit of the step, once all others are settled
 - `finish`, `rejected`: no one; the result is known as soon as the reply is planned
 """
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import AnyAgent
@@ -18,7 +18,7 @@ from helix_agents.agent.context import (
     UsageReport,
 )
 from helix_agents.agent.hook_events import HookEvent
-from helix_agents.agent.hooks import HookFailure, HookOrder
+from helix_agents.agent.hooks import HookFailure, SomeHooks, ordered
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.agent.surroundings import Surroundings
 from helix_agents.domain.budgets import Spending
@@ -55,6 +55,14 @@ DEPTH = "helix.depth"
 
 
 EndOfCall: TypeAlias = ToolEnd | ToolError | SubagentEnd
+
+
+class OfRun(NamedTuple):
+    """What a run has whichever agent works in it: hooks of the agents above, and what the caller gave for it alone."""
+
+    above: SomeHooks = None
+    hooks: SomeHooks = None
+    model: LLMAdapter | None = None
 
 
 class OfHooks(NamedTuple):
@@ -121,14 +129,13 @@ class RunScope:
         writer: StreamWriter,
         desk: Desk,
         stop: StopSignal,
-        model: LLMAdapter,
-        hooks: HookOrder,
+        given: OfRun,
         deps: Any = None,
         parent: "RunScope | None" = None,
         delegated_by: ToolCallId | None = None,
     ) -> None:
         self.services = services
-        self.agent = agent
+        self.given = given
         self.session = session
         self.custom_state: dict[str, JSON] = dict(session.custom_state)
         self._grown: set[str] = set()
@@ -137,22 +144,15 @@ class RunScope:
         self.writer = writer
         self.desk = desk
         self.stop = stop
-        self.model = model
-        self.hooks = hooks
         self.deps = deps
         self.parent = parent
         self.delegated_by = delegated_by
-        self.budgets = tuple(each for each in (agent.budget, session.budget) if each is not None)
-        self.shares_budget = any(budget.scope == "tree" for budget in self.budgets)
         self.spends_from_above: bool = parent is not None and (parent.shares_budget or parent.spends_from_above)
-        self.counts_spending = bool(self.budgets) or self.spends_from_above
         self.depth: int = _depth_above(session) if parent is None else parent.depth + 1
         is_child = session.parent_session_id is not None
         self.call_ids = CallIds(transcript, suffix=session.session_id[-6:] if is_child else None)
         self.corrections = Corrections(transcript)
-        picks = agent.compaction is not None or agent.skill_provider is not None
-        picks = picks or has_to_be_picked(transcript, session.user_id)
-        self.shown = Shown(transcript, session.user_id) if picks else None
+        self.work_as(agent)
         self.failure: Failure | None = None
         self.remembered: tuple[MemoryId, ...] | None = None
         self.workspace = WorkspaceInHand(session.workspace_ref)
@@ -176,6 +176,23 @@ class RunScope:
         self._step_entries: list[Change] = []
         self._emitted: deque[Custom] = deque()
         self._emitting: asyncio.Task[None] | None = None
+
+    def work_as(self, agent: AnyAgent) -> None:
+        """Let this agent do the work from here on: the run's first one, or one that takes over between two steps."""
+        given, services, session = self.given, self.services, self.session
+        self.agent = agent
+        self.model: LLMAdapter = given.model or services.adapter_of(agent.model)
+        self.hooks = ordered(parent=given.above, executor=services.hooks, agent=agent.hooks, call=given.hooks)
+        self.budgets = tuple(each for each in (agent.budget, session.budget) if each is not None)
+        self.shares_budget = any(budget.scope == "tree" for budget in self.budgets)
+        # What is used now counts for the agents that may take over as well.
+        heirs = services.agents.circle_of(agent).values() if agent.handoffs else ()
+        self._budgets_ahead = tuple(each.budget for each in heirs if each.budget is not None)
+        self.counts_spending = bool(self.budgets) or bool(self._budgets_ahead) or self.spends_from_above
+        picks = agent.compaction is not None or agent.skill_provider is not None
+        picks = picks or has_to_be_picked(self.transcript, session.user_id)
+        self.shown = Shown(self.transcript, session.user_id) if picks else None
+        self._place = about_run(session, self.run, agent.name, 0)
 
     @property
     def stream_id(self) -> StreamId:
@@ -237,9 +254,10 @@ class RunScope:
 
     @property
     def counts_dollars(self) -> bool:
-        """Whether this run or one above it has a budget in dollars."""
+        """Whether this run, one above it, or an agent that may take over has a budget in dollars."""
         above = self.parent is not None and self.spends_from_above and self.parent.counts_dollars
-        return above or any(budget.cost_usd is not None for budget in self.budgets)
+        budgets = (*self.budgets, *self._budgets_ahead)
+        return above or any(budget.cost_usd is not None for budget in budgets)
 
     @property
     def open_step(self) -> OpenStep:
@@ -409,7 +427,7 @@ class RunScope:
         return kind(
             session_id=session.session_id,
             run_id=self.run.run_id,
-            agent_type=session.agent_type,
+            agent_type=self.agent.name,
             step=step,
             timestamp=self.services.clock.now_ms(),
             parent_tool_call_id=self.delegated_by,
@@ -460,7 +478,7 @@ class RunScope:
         self.writer = await streams.create_writer(
             self.stream_id,
             self.run.run_id,
-            self.session.agent_type,
+            self.agent.name,
             turn=self.run.turn,
             attempt=self.run.attempt,
             step=step,
@@ -477,7 +495,7 @@ class RunScope:
             run_id=self.run.run_id,
             attempt=self.run.attempt,
             step=step,
-            agent_type=session.agent_type,
+            agent_type=self.agent.name,
             user_id=session.user_id,
             **fields,
         )
@@ -499,11 +517,6 @@ class RunScope:
 
     def _about(self, step: int) -> dict[str, Any]:
         return {**self._place, "step": step}
-
-    @cached_property
-    def _place(self) -> dict[str, Any]:
-        """What is the same wherever user code runs in this attempt."""
-        return about_run(self.session, self.run, self.agent.name, 0)
 
     def _link(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunLink[Any]:
         return RunLink(

@@ -67,9 +67,9 @@ async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]
     """Run the open calls of a batch: the regular ones side by side, then `finish_with` tools one after another.
 
     Companion calls are left to the round after the commit that announces them. Calls that wait for an answer are
-    announced in that same commit.
+    announced in that same commit. Handoffs are left to the commit that finds all other calls settled.
     """
-    later = ("finish_with",) if batch.round > 0 else ("finish_with", "companion")
+    later = ("finish_with", "handoff") if batch.round > 0 else ("finish_with", "companion", "handoff")
     batch, outcome = await _run(ops, batch, tuple(call for call in batch.unsettled if call.kind not in later))
     announces = batch.round == 0 and any(call.kind == "companion" for call in batch.unsettled)
     if announces and not isinstance(outcome, Stop):
@@ -77,6 +77,8 @@ async def _work_off(ops: Ops, batch: OpenBatch) -> tuple[OpenBatch, StepOutcome]
     if outcome is not None:
         return batch, outcome
     for call in batch.unsettled:
+        if call.kind == "handoff":
+            continue
         # A tool that finishes the run sees the results of all others, so it comes after them.
         batch, outcome = await _run(ops, batch, (call,))
         if outcome is not None:

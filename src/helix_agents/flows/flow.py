@@ -142,8 +142,7 @@ class _FlowModel(LLMAdapter):
     replayed from the beginning where that is not possible: in another process, or after many other sessions.
     """
 
-    hears_midway = False
-    """A message would begin the function anew, so one that comes during a turn is the next turn."""
+    replays_turns = True
 
     def __init__(
         self,

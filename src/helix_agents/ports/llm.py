@@ -185,12 +185,10 @@ class LLMAdapter(Protocol):
         ...
 
 
-def hears_midway(model: object) -> bool:
-    """Whether a model is to be told what the user says in the middle of a turn.
-
-    An adapter for which a message begins something new, such as a flow, says no: it has `hears_midway = False`.
-    """
-    return bool(getattr(model, "hears_midway", True))
+def replays_turns(model: object) -> bool:
+    """Whether a model works on a turn from its beginning, as a flow does: it is not told in the middle of a turn what
+    the user says then, and takes no turn over from another agent. Such an adapter has `replays_turns = True`."""
+    return bool(getattr(model, "replays_turns", False))
 
 
 class OpenModel(Protocol):

@@ -31,6 +31,7 @@ class RunOutcome(Record):
 
     session_id: SessionId
     agent_type: str
+    held_by: str | None = None
     run_id: RunId
     status: RunStatus | Literal["queued"]
     output: JSON = None
@@ -48,6 +49,7 @@ class Status(Record):
 
     session_id: SessionId
     agent_type: str
+    held_by: str | None = None
     status: SessionStatus
     run_id: RunId | None = None
     run_status: RunStatus | None = None
@@ -98,6 +100,7 @@ class SessionDetail(Record):
 
     session_id: SessionId
     agent_type: str
+    held_by: str | None = None
     agent_version: int
     status: SessionStatus
     state: dict[str, JSON]

@@ -157,7 +157,10 @@ class ResumeBody(Body):
     """Continue a session."""
 
     session_id: Annotated[Id, msgspec.Meta(description="The session to continue.")]
-    agent_type: Annotated[str | None, msgspec.Meta(description="Refused if the session has another agent.")] = None
+    agent_type: Annotated[
+        str | None,
+        msgspec.Meta(description="Refused if the session neither belongs to this agent nor was handed over to it."),
+    ] = None
     run_id: Annotated[Id | None, msgspec.Meta(description="Refused if another run has followed this one.")] = None
     message: Annotated[Input | None, msgspec.Meta(description="A new user message.")] = None
     mode: Annotated[
@@ -171,7 +174,10 @@ class RetryBody(Body):
     """Retry a failed run."""
 
     session_id: Annotated[Id, msgspec.Meta(description="The session whose run failed.")]
-    agent_type: Annotated[str | None, msgspec.Meta(description="Refused if the session has another agent.")] = None
+    agent_type: Annotated[
+        str | None,
+        msgspec.Meta(description="Refused if the session neither belongs to this agent nor was handed over to it."),
+    ] = None
     run_id: Annotated[Id | None, msgspec.Meta(description="Refused if another run has followed this one.")] = None
 
 

@@ -215,7 +215,7 @@ class AgentClient:
         found = await self._find_run(session_id, run_id)
         if found is None:
             return None
-        if found.agent_type != agent.name:
+        if agent.name not in (found.agent_type, found.held_by):
             raise AgentMismatchError(session_id, found.agent_type, agent.name)
         return self._run(agent, Started(session_id=session_id, stream_id=session_id, run_id=found.run_id))
 

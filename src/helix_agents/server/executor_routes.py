@@ -209,7 +209,8 @@ async def submit_tool_result(call: Call) -> Response:
 async def workspace(call: Call) -> Response:
     """The contents of the session's workspace, or of a folder in it."""
     session = await call.session(call.query_id())
-    declared = call.agent_of(session).workspace
+    speakers = call.executor.agents.speakers_of(call.agent_of(session).name)
+    declared = next((each.workspace for each in speakers if each.workspace is not None), None)
     if declared is None:
         raise RefusedError(404, "workspace_not_configured", "The agent of this session has no workspace.")
     path = call.query("path") or ""
@@ -298,6 +299,7 @@ def status_of_session(session: SessionState, run: RunRecord | None) -> Status:
     return Status(
         session_id=session.session_id,
         agent_type=session.agent_type,
+        held_by=session.held_by,
         status=session.status,
         run_id=session.current_run_id,
         run_status=run.status if run is not None else None,
@@ -343,7 +345,7 @@ def _agent_meant(call: Call, session: SessionSummary, body: ResumeBody | RetryBo
     Raises:
         AgentMismatchError, RefusedError: the caller named another one.
     """
-    if body.agent_type is not None and body.agent_type != session.agent_type:
+    if body.agent_type is not None and body.agent_type not in (session.agent_type, session.worked_by):
         raise AgentMismatchError(session.session_id, session.agent_type, body.agent_type[:80])
     if body.run_id is not None and call.checked(body.run_id, "run id") != session.current_run_id:
         raise RefusedError(409, RUN_CONFLICT, "Another run has followed the one that was to be continued.")

@@ -382,6 +382,7 @@ async def _detail(call: Call, session: SessionState) -> SessionDetail:
     return SessionDetail(
         session_id=session.session_id,
         agent_type=session.agent_type,
+        held_by=session.held_by,
         agent_version=session.agent_version,
         status=session.status,
         state=session.custom_state,

@@ -11,7 +11,7 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import QueuedTurnDroppedError, RunNotFoundError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.results import Completed, Failed, Interrupted, Suspended
-from helix_agents.domain.sessions import SessionState
+from helix_agents.domain.sessions import SessionState, SessionSummary
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.answers import RunOutcome
 from helix_agents.server.bodies import ExecuteBody, messages_of
@@ -68,7 +68,7 @@ async def result(call: Call) -> Response:
     run = await call.executor.get_handle(call.agent_of(session), session.session_id, run_id)
     if run is None:
         raise RunNotFoundError(run_id or session.session_id)
-    asked = Asked(call, session.agent_type, run)
+    asked = Asked(call, session, run)
     so_far = await asked.so_far()
     if so_far is not None and seconds:
         so_far = await asked.wait(seconds)
@@ -101,15 +101,20 @@ def _agent_for(call: Call, body: ExecuteBody, session: SessionState | None) -> A
 class Asked:
     """A run whose outcome a caller asks for."""
 
-    def __init__(self, call: Call, agent_type: str, run: HostedRun) -> None:
+    def __init__(self, call: Call, session: SessionSummary, run: HostedRun) -> None:
         self._call = call
         self._run = run
-        self._agent_type = agent_type
+        self._session = session
 
     @property
     def _about(self) -> dict[str, Any]:
-        run = self._run
-        return {"session_id": run.session_id, "agent_type": self._agent_type, "run_id": run.run_id}
+        session, run = self._session, self._run
+        return {
+            "session_id": run.session_id,
+            "agent_type": session.agent_type,
+            "held_by": session.held_by,
+            "run_id": run.run_id,
+        }
 
     async def so_far(self) -> RunOutcome | None:
         """The state of a run that is not over; None if it is over, or was taken back before it started."""

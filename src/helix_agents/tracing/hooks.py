@@ -22,6 +22,7 @@ from helix_agents.agent.hook_events import (
     AgentSuspendedEvent,
     AroundLLMCallEvent,
     AroundToolEvent,
+    HandoffEvent,
     LLMRetryEvent,
     ToolRefusedEvent,
     ToolUnsettledEvent,
@@ -30,6 +31,7 @@ from helix_agents.agent.hooks import Hooks
 from helix_agents.domain.errors import HelixError
 from helix_agents.domain.messages import AssistantMessage, UserMessage
 from helix_agents.domain.traces import span_id_of_errand, span_id_of_run
+from helix_agents.domain.transcript import HANDOFF
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.tracing import contents
 from helix_agents.tracing.attributes import Attributes, finish_reason, of_model, of_reply, of_run, of_settings, of_tool
@@ -111,6 +113,15 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
         span = self._start_run(ctx, "suspended", event.step_count)
         if span is not None:
             span.add_event("suspended", {"helix.waits_for": event.reason, "helix.tool_call_ids": event.tool_call_ids})
+            span.end()
+
+    def on_handoff(self, ctx: RunContext[Any, Any], event: HandoffEvent) -> None:
+        """What follows in the run is the work of another agent: each span names the one whose work it is."""
+        about = of_tool(f"{HANDOFF}{event.to}", event.tool_call_id, "nobody")
+        told = ctx.trace
+        span = None if told is None else self._start(ctx, told, f"handoff {event.to}", about)
+        if span is not None:
+            span.set_attribute("helix.handoff.to", event.to)
             span.end()
 
     # -- models

@@ -16,13 +16,15 @@ from helix_agents.domain.session_changes import (
     changed,
     created,
     first_begun,
+    held_by,
+    holder_at,
+    holder_of,
     of_version,
     pointed_at,
     savable,
     saved,
     settled,
     started,
-    version_at,
     with_metadata,
     with_status,
 )
@@ -31,6 +33,7 @@ from helix_agents.domain.sessions import (
     ChildWait,
     CreateSession,
     EarlierVersion,
+    Holder,
     InterruptContext,
     InterruptFlag,
     SessionState,
@@ -109,7 +112,7 @@ def test_a_branch_is_a_root_with_agent_and_user_of_its_source():
         expires_at=9,
     )
     options = CreateSession(tags=("new",), expires_at=99, parent_session_id="p")
-    assert branched("branch", source, options, NOW, agent_version=4) == SessionState(
+    assert branched("branch", source, options, NOW, holder=Holder("writer", 4)) == SessionState(
         session_id="branch",
         root_session_id="branch",
         agent_type="writer",
@@ -120,7 +123,7 @@ def test_a_branch_is_a_root_with_agent_and_user_of_its_source():
         created_at=NOW,
         updated_at=NOW,
     )
-    assert branched("branch", source, CreateSession(user_id="bob"), NOW, agent_version=4).user_id == "bob"
+    assert branched("branch", source, CreateSession(user_id="bob"), NOW, holder=Holder("writer", 4)).user_id == "bob"
 
 
 def test_a_change_is_one_version():
@@ -239,14 +242,40 @@ def test_a_start_keeps_and_counts_what_it_says():
 def test_a_session_that_goes_back_is_of_the_version_that_its_state_was_of_there():
     earlier = (EarlierVersion(agent_version=1, until=3), EarlierVersion(agent_version=2, until=5))
     now = session(version=8, agent_version=3, earlier_versions=earlier)
-    assert [version_at(now, version) for version in (0, 3, 4, 5, 6)] == [1, 1, 2, 2, 3]
-    branch = branched("branch", now, CreateSession(), NOW, agent_version=2)
-    assert [version_at(branch, version) for version in (0, BEGAN)] == [1, 2]
+    assert [holder_at(now, version).version for version in (0, 3, 4, 5, 6)] == [1, 1, 2, 2, 3]
+    branch = branched("branch", now, CreateSession(), NOW, holder=Holder("writer", 2))
+    assert [holder_at(branch, version).version for version in (0, BEGAN)] == [1, 2]
     start = StartRun(session_id="s-1", run_id="r-2")
-    back = started(now, start, 0, NOW, back_to=1)
-    assert (back.agent_version, version_at(back, 8), version_at(back, 4)) == (1, 3, 2)
-    moved = started(now, replace(start, agent_version=3), 0, NOW, back_to=1)
-    assert [version_at(moved, version) for version in (3, 8, 9, 10)] == [1, 3, 1, 3]
+    back = started(now, start, 0, NOW, back_to=Holder("writer", 1))
+    assert (back.agent_version, holder_at(back, 8).version, holder_at(back, 4).version) == (1, 3, 2)
+    moved = started(now, replace(start, agent_version=3), 0, NOW, back_to=Holder("writer", 1))
+    assert [holder_at(moved, version).version for version in (3, 8, 9, 10)] == [1, 3, 1, 3]
+
+
+def test_a_session_knows_who_had_it_at_each_point():
+    begun = session(version=8)
+    newer = of_version(begun, 2, until=3)
+    handed = held_by(newer, Holder("editor", 7), until=5)
+    assert (handed.agent_type, handed.held_by, handed.worked_by, handed.agent_version) == (
+        "writer",
+        "editor",
+        "editor",
+        7,
+    )
+    assert [holder_at(handed, version) for version in (0, 3, 4, 5, 6)] == [
+        *[Holder("writer", 1)] * 2,
+        *[Holder("writer", 2)] * 2,
+        Holder("editor", 7),
+    ]
+    assert held_by(handed, holder_of(handed), until=7) is handed
+    back = started(handed, StartRun(session_id="s-1", run_id="r-2"), 0, NOW, back_to=Holder("writer", 2))
+    assert (back.held_by, back.worked_by, back.agent_version) == (None, "writer", 2)
+    assert [holder_at(back, version) for version in (3, 5, 8, 9)] == [
+        Holder("writer", 1), Holder("writer", 2), Holder("editor", 7), Holder("writer", 2)
+    ]  # fmt: skip
+    branch = branched("branch", handed, CreateSession(), NOW, holder=Holder("editor", 7))
+    assert (branch.agent_type, branch.held_by) == ("writer", "editor")
+    assert [holder_at(branch, version) for version in (0, BEGAN)] == [Holder("writer", 1), Holder("editor", 7)]
 
 
 def test_a_session_does_not_remember_every_change_of_version_for_ever():

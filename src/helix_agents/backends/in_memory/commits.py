@@ -51,7 +51,7 @@ from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import abandon
 from helix_agents.domain.runs import RunRecord, check_fence
 from helix_agents.domain.session_changes import savable, settled, started
-from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChanged, StatusOutcome
+from helix_agents.domain.sessions import BranchPoint, Holder, SessionState, StatusChanged, StatusOutcome
 from helix_agents.domain.streams import StreamClaim, StreamPlace
 from helix_agents.domain.transcript import only_held
 
@@ -71,7 +71,7 @@ def _start(tx: Transaction, start: StartRun, claim: ClaimStream) -> RunStartComm
     if start.queued:
         take_queued(tx, start.session_id, start.run_id, start.queued_revision)
     settle_current_run(tx, start.session_id, start.replaced_status, start.replaced_reason)
-    back_to: int | None = None
+    back_to: Holder | None = None
     if start.rewind_to is not None:
         to = version_at(tx.tables, start.session_id, start.rewind_to)
         rewind_session_entries(tx, start.session_id, to=to, mark=row.record.version + 1)
@@ -119,21 +119,21 @@ def _expected_session(tx: Transaction, start: StartRun) -> SessionRow:
     return row
 
 
-def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> tuple[SessionRow, int]:
-    """The session back at one of its checkpoints with nothing staged, and the agent version its state there belongs to.
+def _rewound(tx: Transaction, row: SessionRow, checkpoint_id: CheckpointId) -> tuple[SessionRow, Holder]:
+    """The session back at one of its checkpoints with nothing staged, and who has it there.
 
     Calls that were open at the checkpoint get results.
     """
     session_id = row.record.session_id
     point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
-    segment, messages, states, version = place_of(tx.tables, row, point)
+    segment, messages, states, holder = place_of(tx.tables, row, point)
     results = results_missing_at(tx.tables, point, segment, messages)
     row = _with_held_results(tx, row)
     discard(tx, session_id, staged_for(tx.tables, session_id, None))
     # The ledger's records belong to the abandoned history, and its call ids may come again.
     tx.remove(tx.tables.effects, session_id)
     row = standing_at(tx, row, segment, messages=messages, states=states)
-    return with_messages(tx, row, results), version
+    return with_messages(tx, row, results), holder
 
 
 def _with_held_results(tx: Transaction, row: SessionRow) -> SessionRow:

@@ -14,8 +14,8 @@ from helix_agents.domain.checkpoints import BEGINNING, Cut, check_cut
 from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, ToolMessage
-from helix_agents.domain.session_changes import BEGAN, branched, created, version_at
-from helix_agents.domain.sessions import BranchPoint, CreateSession
+from helix_agents.domain.session_changes import BEGAN, branched, created, holder_at, holder_of
+from helix_agents.domain.sessions import BranchPoint, CreateSession, Holder
 from helix_agents.domain.transcript import missing_results, open_step, open_tail
 from helix_agents.domain.writes import difference
 
@@ -49,8 +49,8 @@ def create(tx: Transaction, session_id: SessionId, options: CreateSession) -> Se
 
 def _branch(tx: Transaction, session_id: SessionId, options: CreateSession, point: BranchPoint) -> SessionRow:
     source = session_row(tx.tables, point.from_session_id)
-    segment, messages, states, version = place_of(tx.tables, source, point)
-    record = branched(session_id, source.record, options, tx.now, agent_version=version)
+    segment, messages, states, holder = place_of(tx.tables, source, point)
+    record = branched(session_id, source.record, options, tx.now, holder=holder)
     blank = replace(source, record=record, remembered=None)
     row = standing_at(tx, blank, segment, messages=messages, states=states)
     row = replace(row, first_state_count=row.state_count)
@@ -87,32 +87,32 @@ def results_missing_at(tables: Tables, point: BranchPoint, segment: Segment, mes
     )
 
 
-def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int, int]:
+def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Segment, int, int, Holder]:
     """The starting point of a branch or the target of a rewind.
 
-    Returns the segment, message count and state count there, and the agent version that the state belongs to.
+    Returns the segment, message count and state count there, and who has the session there.
     """
     session_id = source.record.session_id
     messages = 0 if point.checkpoint_id == BEGINNING else point.message_count
     if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
         found = checkpoint_row(tables, session_id, point.checkpoint_id)
-        version = version_at(source.record, found.checkpoint.version)
-        return found.segment, found.checkpoint.message_count, found.state_count, version
+        holder = holder_at(source.record, found.checkpoint.version)
+        return found.segment, found.checkpoint.message_count, found.state_count, holder
     if messages is None:
-        return source.segment, source.record.message_count, source.state_count, source.record.agent_version
+        return source.segment, source.record.message_count, source.state_count, holder_of(source.record)
     check_cut(session_id, messages, source.record.message_count)
     return source.segment, messages, *_states_at(tables, source, messages)
 
 
-def _states_at(tables: Tables, source: SessionRow, messages: int) -> tuple[int, int]:
-    """How many state writes belong to a session's first messages, and the agent version of the state after them."""
+def _states_at(tables: Tables, source: SessionRow, messages: int) -> tuple[int, Holder]:
+    """How many state writes belong to a session's first messages, and who has it there."""
     cut, part = Cut(messages, source.state_count), source.segment
     while True:
         whose = (source if part.owner is None else tables.sessions[part.owner]).record
         rows = tables.checkpoints.get(part.owner, {}).values() if part.owner is not None else ()
         for row in reversed(rows):
             if row.segment is part and row.checkpoint.message_count <= cut.messages and row.state_count <= cut.states:
-                return row.state_count, version_at(whose, row.checkpoint.version)
+                return row.state_count, holder_at(whose, row.checkpoint.version)
         count = cut.without_checkpoint(
             owned=part.owner is not None,
             made_with=_made_with(tables, part),
@@ -120,7 +120,7 @@ def _states_at(tables: Tables, source: SessionRow, messages: int) -> tuple[int, 
             states=part.state_boundary,
         )
         if count is not None:
-            return count, version_at(whose, BEGAN)
+            return count, holder_at(whose, BEGAN)
         assert part.parent is not None
         part = part.parent
 

@@ -126,7 +126,7 @@ def _side_rows(
         tx.remove(tx.tables.flags, session_id)
     record_usage(tx, commit.usage)
     if commit.entries or commit.audit:
-        owner, mark = row.record.agent_type, row.record.version
+        owner, mark = row.record.worked_by, row.record.version
         write_session_entries(tx, commit.entries, commit.audit, owner=owner, mark=mark)
     _change_pending(tx, row, commit)
     if commit.suspend:

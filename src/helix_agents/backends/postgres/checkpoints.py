@@ -19,8 +19,8 @@ from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import JSON, decode
-from helix_agents.domain.session_changes import BEGAN, changed, version_at
-from helix_agents.domain.sessions import CheckpointSource
+from helix_agents.domain.session_changes import BEGAN, changed, holder_at
+from helix_agents.domain.sessions import CheckpointSource, Holder
 from helix_agents.domain.writes import StepWrites, WriteOp, merge_warnings
 
 _LOW = 0xFFFFFFFF
@@ -121,8 +121,8 @@ async def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int
     return row[0]
 
 
-async def state_count_at(connection: Connection, row: SessionRow, message_count: int) -> tuple[int, int]:
-    """How many state writes belong to a session's first `message_count` messages, and that state's agent version."""
+async def state_count_at(connection: Connection, row: SessionRow, message_count: int) -> tuple[int, Holder]:
+    """How many state writes belong to a session's first `message_count` messages, and who has it there."""
     cut, at = Cut(message_count, row.state_count), row.segment
     while True:
         found = await connection.one(
@@ -135,7 +135,7 @@ async def state_count_at(connection: Connection, row: SessionRow, message_count:
         if here.owned and here.session_id != row.session_id:
             whose = await find_session(connection, row.namespace, here.session_id, keep=False) or row
         if found is not None:
-            return found[0], version_at(record_of(whose), found[1] & _LOW)
+            return found[0], holder_at(record_of(whose), found[1] & _LOW)
         count = cut.without_checkpoint(
             owned=here.owned,
             made_with=await _made_with(connection, here),
@@ -143,7 +143,7 @@ async def state_count_at(connection: Connection, row: SessionRow, message_count:
             states=here.state_boundary,
         )
         if count is not None:
-            return count, version_at(record_of(whose), BEGAN)
+            return count, holder_at(record_of(whose), BEGAN)
         assert here.parent is not None
         at = here.parent
 

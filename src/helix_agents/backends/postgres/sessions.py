@@ -30,7 +30,7 @@ from helix_agents.backends.postgres.rows import (
     put,
     save_session,
 )
-from helix_agents.backends.session_rows import SUMMARY_COLUMNS, checkpoint_name, record_of, summary_of
+from helix_agents.backends.session_rows import checkpoint_name, record_of, summary_columns, summary_of
 from helix_agents.domain.commits import Committed
 from helix_agents.domain.door import check_create, check_merge, check_saved
 from helix_agents.domain.errors import (
@@ -88,6 +88,9 @@ FROM s
 """
 
 
+_SUMMARY = summary_columns("detail::json ->> 'held_by'")
+
+
 class PostgresSessions(Facet):
     """Sessions as a whole."""
 
@@ -112,7 +115,7 @@ class PostgresSessions(Facet):
     async def find_session(self, session_id: SessionId) -> SessionSummary | None:
         try:
             row = await self._db.one(
-                f"SELECT {SUMMARY_COLUMNS} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
+                f"SELECT {_SUMMARY} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
                 (self._namespace, session_id),
             )
         except UnstorableValueError:
@@ -267,7 +270,7 @@ class PostgresSessions(Facet):
 
         return await read_page(
             self._db,
-            columns=SUMMARY_COLUMNS,
+            columns=_SUMMARY,
             source=f"__agents_sessions WHERE namespace = ?{conditions}",
             order="created_at DESC, session_id DESC",
             values=(self._namespace, *values),

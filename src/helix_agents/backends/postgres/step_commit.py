@@ -283,7 +283,7 @@ async def _beside_the_state(connection: Connection, step: Step, row: SessionRow)
             step.namespace,
             commit.entries,
             commit.audit,
-            owner=step.state.agent_type,
+            owner=step.state.worked_by,
             mark=row.version,
             now=step.now,
         )

@@ -53,7 +53,7 @@ from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import abandon
 from helix_agents.domain.runs import check_fence
 from helix_agents.domain.session_changes import savable, settled, started
-from helix_agents.domain.sessions import BranchPoint, SessionState, StatusChanged, StatusOutcome
+from helix_agents.domain.sessions import BranchPoint, Holder, SessionState, StatusChanged, StatusOutcome
 from helix_agents.domain.streams import StreamAppend
 from helix_agents.domain.transcript import only_held
 
@@ -79,7 +79,7 @@ async def _start(tx: Transaction, space: Keyspace, start: StartRun, claim: str |
     if start.queued:
         await take_queued(tx, known, start.run_id, start.queued_revision)
     settle_current_run(tx, known, start.replaced_status, start.replaced_reason)
-    back_to: int | None = None
+    back_to: Holder | None = None
     if start.rewind_to is not None:
         back_to = await _rewind(tx, known, start.rewind_to)
     if start.abandon_pending or start.rewind_to is not None or start.drop_unanswered:
@@ -136,14 +136,14 @@ async def _link_parent(tx: Transaction, link: ParentLink) -> None:
     stage(tx, parent, link.stage)
 
 
-async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: CheckpointId) -> int:
+async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: CheckpointId) -> Holder:
     """Put the session back at one of its checkpoints, with nothing staged, and answer calls that were open there.
 
-    Returns the agent version that the restored state belongs to.
+    Returns who has the session there.
     """
     session = known.value
     point = BranchPoint(from_session_id=session.record.session_id, checkpoint_id=checkpoint_id)
-    there, messages, state, version = await place_of(tx, session, point)
+    there, messages, state, holder = await place_of(tx, session, point)
     results = await results_missing_at(tx, known, point, there, messages)
     # A later return to this point finds the results that the open step held.
     here, count = BranchPoint(from_session_id=session.record.session_id), session.record.message_count
@@ -154,7 +154,7 @@ async def _rewind(tx: Transaction, known: Known[Session], checkpoint_id: Checkpo
     tx.do("DEL", tx.slot.effects(session.record.session_id))
     await stand_at(tx, known, there, messages=messages, state=state)
     add_messages(tx, known, results)
-    return version
+    return holder
 
 
 async def _settle(tx: Transaction, known: Known[Session], request: SettleSession) -> None:

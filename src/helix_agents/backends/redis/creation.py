@@ -35,8 +35,8 @@ from helix_agents.domain.checkpoints import BEGINNING, Cut, check_cut
 from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
-from helix_agents.domain.session_changes import BEGAN, branched, created, version_at
-from helix_agents.domain.sessions import BranchPoint, CreateSession
+from helix_agents.domain.session_changes import BEGAN, branched, created, holder_at, holder_of
+from helix_agents.domain.sessions import BranchPoint, CreateSession, Holder
 from helix_agents.domain.transcript import missing_results, open_step, open_tail
 from helix_agents.domain.writes import difference
 from helix_agents.ports.clock import Clock
@@ -174,9 +174,9 @@ async def _branch(
     tx: Transaction, known: Known[Session], session_id: SessionId, options: CreateSession, point: BranchPoint
 ) -> None:
     source = await load_session(tx, point.from_session_id)
-    line, messages, state, version = await place_of(tx, source.value, point)
+    line, messages, state, holder = await place_of(tx, source.value, point)
     results = await results_missing_at(tx, source, point, line, messages)
-    record = branched(session_id, source.value.record, options, tx.now, agent_version=version)
+    record = branched(session_id, source.value.record, options, tx.now, holder=holder)
     known.value = Session(SessionRow(record=record, segment="", name=tx.ids.new("s")), new=True)
     await stand_at(tx, known, line, messages=messages, state=state)
     known.value.set(first_state=state)
@@ -211,28 +211,28 @@ async def results_missing_at(
 
 async def place_of(
     tx: Transaction, source: Session, point: BranchPoint
-) -> tuple[tuple[Stretch, ...], int, StatePlace, int]:
+) -> tuple[tuple[Stretch, ...], int, StatePlace, Holder]:
     """The starting point of a branch or the target of a rewind.
 
-    Returns the line, message count and place in the state log there, and the agent version that the state belongs to.
+    Returns the line, message count and place in the state log there, and who has the session there.
     """
     session_id = source.record.session_id
     messages = 0 if point.checkpoint_id == BEGINNING else point.message_count
     if point.checkpoint_id is not None and point.checkpoint_id != BEGINNING:
         found = await checkpoint_row(tx, source, point.checkpoint_id)
-        version = version_at(source.record, found.checkpoint.version)
-        return line_of(found.segment), found.checkpoint.message_count, found.state, version
+        holder = holder_at(source.record, found.checkpoint.version)
+        return line_of(found.segment), found.checkpoint.message_count, found.state, holder
     line = session_line(source)
     if messages is None:
-        return line, source.record.message_count, source.row.state, source.record.agent_version
+        return line, source.record.message_count, source.row.state, holder_of(source.record)
     check_cut(session_id, messages, source.record.message_count)
     return line, messages, *(await _state_at(tx, source, line, messages))
 
 
 async def _state_at(
     tx: Transaction, source: Session, line: tuple[Stretch, ...], messages: int
-) -> tuple[StatePlace, int]:
-    """The place in the state log that belongs to a session's first messages, and the agent version of that state."""
+) -> tuple[StatePlace, Holder]:
+    """The place in the state log that belongs to a session's first messages, and who has the session there."""
     cut = Cut(messages, source.row.state.count)
     line = await reaching(tx, line)
     for owner, parts in groupby(zip(line, await owners_of(tx, line), strict=True), key=lambda each: each[1]):
@@ -258,9 +258,9 @@ async def _state_at(
             async for row in checkpoints_of(tx, session.value):
                 most = within.get(row.segment, (-1, -1))
                 if row.checkpoint.message_count <= most[0] and row.state.count <= most[1]:
-                    return row.state, version_at(whose, row.checkpoint.version)
+                    return row.state, holder_at(whose, row.checkpoint.version)
             if count is not None and stretches[-1] is line[-1]:
-                return session.value.row.first_state, version_at(whose, BEGAN)
+                return session.value.row.first_state, holder_at(whose, BEGAN)
         if count is not None:
-            return await place_at(tx, line, count), version_at(whose, BEGAN)
+            return await place_at(tx, line, count), holder_at(whose, BEGAN)
     raise AssertionError("a line of history has an end")

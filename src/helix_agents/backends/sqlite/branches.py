@@ -13,8 +13,8 @@ from helix_agents.domain.checkpoints import BEGINNING, check_cut
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.messages import Message, ToolMessage
 from helix_agents.domain.records import encode
-from helix_agents.domain.session_changes import branched, version_at
-from helix_agents.domain.sessions import BranchPoint, CreateSession
+from helix_agents.domain.session_changes import branched, holder_at, holder_of
+from helix_agents.domain.sessions import BranchPoint, CreateSession, Holder
 from helix_agents.domain.transcript import missing_results, only_held, open_step, open_tail
 
 
@@ -24,11 +24,11 @@ def open_branch(
     """The row, not stored yet, of a session that starts from a point of another one."""
     assert options.branch is not None
     source = load_session(connection, namespace, options.branch.from_session_id)
-    segment, messages, writes, version = _branch_point(connection, namespace, source, options.branch)
+    segment, messages, writes, holder = _branch_point(connection, namespace, source, options.branch)
     own = new_segment(
         connection, namespace, session_id, parent=segment, message_boundary=messages, state_boundary=writes
     )
-    record = branched(session_id, record_of(source), options, now, agent_version=version)
+    record = branched(session_id, record_of(source), options, now, holder=holder)
     row = new_row(namespace, record, own)
     row.message_count, row.state_count = messages, writes
     results = _missing_results(connection, namespace, options.branch, segment, messages)
@@ -51,16 +51,16 @@ def cut_back(connection: Connection, row: SessionRow, segment: int, messages: in
     row.state_base_bytes = row.state_since_bytes = 0
 
 
-def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId, now: int) -> int:
+def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId, now: int) -> Holder:
     """Restore a session's messages and state to one of its checkpoints, and answer calls that were open there.
 
-    Returns the agent version that the restored state belongs to.
+    Returns who has the session there.
 
     Raises:
         CheckpointNotFoundError: the session has no such checkpoint.
     """
     point = BranchPoint(from_session_id=row.session_id, checkpoint_id=checkpoint_id)
-    segment, messages, writes, version = _branch_point(connection, row.namespace, row, point)
+    segment, messages, writes, holder = _branch_point(connection, row.namespace, row, point)
     results = _missing_results(connection, row.namespace, point, segment, messages)
     # A later return to this point finds the results that the open step held.
     here = BranchPoint(from_session_id=row.session_id)
@@ -68,19 +68,19 @@ def rewind(connection: Connection, row: SessionRow, checkpoint_id: CheckpointId,
     _append(connection, row, only_held(left), now)
     cut_back(connection, row, segment, messages, writes)
     _append(connection, row, results, now)
-    return version
+    return holder
 
 
 def _branch_point(
     connection: Connection, namespace: str, source: SessionRow, at: BranchPoint
-) -> tuple[int, int, int, int]:
-    """Segment, message count and state count to branch from or rewind to, and the agent version of that state."""
+) -> tuple[int, int, int, Holder]:
+    """Segment, message count and state count to branch from or rewind to, and who has the session there."""
     messages = 0 if at.checkpoint_id == BEGINNING else at.message_count
     if at.checkpoint_id is not None and at.checkpoint_id != BEGINNING:
         there = own_checkpoint(connection, namespace, source.session_id, at.checkpoint_id)
-        return *there, version_at(record_of(source), version_of(at.checkpoint_id))
+        return *there, holder_at(record_of(source), version_of(at.checkpoint_id))
     if messages is None:
-        return source.segment, source.message_count, source.state_count, record_of(source).agent_version
+        return source.segment, source.message_count, source.state_count, holder_of(record_of(source))
     check_cut(source.session_id, messages, source.message_count)
     return source.segment, messages, *state_count_at(connection, source, messages)
 

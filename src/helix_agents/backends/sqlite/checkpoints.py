@@ -20,8 +20,8 @@ from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
 from helix_agents.domain.records import JSON, decode
-from helix_agents.domain.session_changes import BEGAN, changed, version_at
-from helix_agents.domain.sessions import CheckpointSource
+from helix_agents.domain.session_changes import BEGAN, changed, holder_at
+from helix_agents.domain.sessions import CheckpointSource, Holder
 from helix_agents.domain.writes import StepWrites, WriteOp, merge_warnings
 
 _LOW = 0xFFFFFFFF
@@ -125,8 +125,8 @@ def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int:
     return row[0]
 
 
-def state_count_at(connection: Connection, row: SessionRow, message_count: int) -> tuple[int, int]:
-    """How many state writes belong to a session's first `message_count` messages, and that state's agent version."""
+def state_count_at(connection: Connection, row: SessionRow, message_count: int) -> tuple[int, Holder]:
+    """How many state writes belong to a session's first `message_count` messages, and who has it there."""
     cut, at = Cut(message_count, row.state_count), row.segment
     while True:
         found = connection.one(
@@ -139,7 +139,7 @@ def state_count_at(connection: Connection, row: SessionRow, message_count: int) 
         if here.owned and here.session_id != row.session_id:
             whose = load_session(connection, row.namespace, here.session_id)
         if found is not None:
-            return found[0], version_at(record_of(whose), found[1] & _LOW)
+            return found[0], holder_at(record_of(whose), found[1] & _LOW)
         count = cut.without_checkpoint(
             owned=bool(here.owned),
             made_with=_made_with(connection, here),
@@ -147,7 +147,7 @@ def state_count_at(connection: Connection, row: SessionRow, message_count: int) 
             states=here.state_boundary,
         )
         if count is not None:
-            return count, version_at(record_of(whose), BEGAN)
+            return count, holder_at(record_of(whose), BEGAN)
         assert here.parent is not None
         at = here.parent
 

@@ -54,7 +54,7 @@ from helix_agents.domain.messages import Message
 from helix_agents.domain.pending import abandon
 from helix_agents.domain.runs import RunRecord, check_fence
 from helix_agents.domain.session_changes import saved, settled, started
-from helix_agents.domain.sessions import SessionState, StatusChanged, StatusOutcome
+from helix_agents.domain.sessions import Holder, SessionState, StatusChanged, StatusOutcome
 from helix_agents.domain.writes import difference
 
 
@@ -126,7 +126,7 @@ class SQLiteCommits(SQLiteSessions):
         if start.queued:
             take_queued(connection, self._namespace, row.session_id, start.run_id, start.queued_revision)
         settle_current(connection, row, start.replaced_status, start.replaced_reason, now)
-        back_to: int | None = None
+        back_to: Holder | None = None
         if start.rewind_to is not None:
             back_to = rewind(connection, row, start.rewind_to, now)
             drop_staged(connection, row, None)

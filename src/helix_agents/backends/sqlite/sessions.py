@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Sequence
 
-from helix_agents.backends.session_rows import SUMMARY_COLUMNS, checkpoint_name, put_record, record_of, summary_of
+from helix_agents.backends.session_rows import checkpoint_name, put_record, record_of, summary_columns, summary_of
 from helix_agents.backends.sqlite.branches import open_branch
 from helix_agents.backends.sqlite.checkpoints import write_checkpoint
 from helix_agents.backends.sqlite.connection import Connection, Value
@@ -71,6 +71,9 @@ def check_new(connection: Connection, namespace: str, session_id: SessionId) -> 
         raise SessionAlreadyExistsError(session_id)
 
 
+_SUMMARY = summary_columns("detail ->> 'held_by'")
+
+
 class SQLiteSessions(Facet):
     """Sessions as a whole."""
 
@@ -97,7 +100,7 @@ class SQLiteSessions(Facet):
     async def find_session(self, session_id: SessionId) -> SessionSummary | None:
         try:
             row = await self._db.look_up(
-                f"SELECT {SUMMARY_COLUMNS} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
+                f"SELECT {_SUMMARY} FROM __agents_sessions WHERE namespace = ? AND session_id = ?",
                 (self._namespace, session_id),
             )
         except UnstorableValueError:
@@ -248,7 +251,7 @@ class SQLiteSessions(Facet):
         def work(connection: Connection) -> Page[SessionSummary]:
             return read_page(
                 connection,
-                columns=SUMMARY_COLUMNS,
+                columns=_SUMMARY,
                 source=f"__agents_sessions{by} WHERE namespace = ?{conditions}",
                 order="created_at DESC, session_id DESC",
                 values=(self._namespace, *values),

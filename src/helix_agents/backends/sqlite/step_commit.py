@@ -227,7 +227,7 @@ def _side_rows(connection: Connection, step: EncodedStep, row: SessionHead) -> C
     if commit.usage and step.used is None:
         insert_usage(connection, namespace, commit.usage, now)
     if commit.entries or commit.audit:
-        owner = step.state.agent_type
+        owner = step.state.worked_by
         write_session_entries(
             connection, namespace, commit.entries, commit.audit, owner=owner, mark=row.version, now=now
         )

@@ -71,7 +71,7 @@ def used_in_step(state: SessionState, commit: StepCommit) -> str | None:
     if not 0 < len(commit.usage) <= ENTRIES_PER_ROUND:
         return None
     run_id, attempt, step = commit.fence.run_id, commit.fence.attempt, commit.step
-    session_id, root, agent_type, user_id = state.session_id, state.root_session_id, state.agent_type, state.user_id
+    session_id, root, agent_type, user_id = state.session_id, state.root_session_id, state.worked_by, state.user_id
     entries: list[Spent] = []
     for n, entry in enumerate(commit.usage, commit.round * ENTRIES_PER_ROUND):
         if (

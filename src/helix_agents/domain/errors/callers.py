@@ -175,7 +175,8 @@ class NotARootSessionError(CallerError):
 
 
 class AgentMismatchError(CallerError):
-    """A session can only be continued by the agent that started it. Nothing was written."""
+    """A session can only be continued with the agent that started it, or the one that has taken it over. Nothing was
+    written."""
 
     code = "agent_mismatch"
     session_id: str
@@ -185,7 +186,8 @@ class AgentMismatchError(CallerError):
     def __str__(self) -> str:
         return (
             f"Session {self.session_id!r} was started by agent {self.begun_with!r}, not by {self.given!r}. Use that "
-            "agent, or another session. A second agent can take part in a conversation as a tool of the first."
+            "agent, or another session. A second agent can take part in a conversation as a tool of the first, or take "
+            "it over if the first hands it over (handoffs=[…])."
         )
 
 

@@ -9,6 +9,7 @@ from itertools import count
 
 import msgspec
 
+from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.hook_events import BeforeToolEvent
@@ -24,6 +25,7 @@ from helix_agents.domain.writes import NO_WRITES, apply_writes, difference
 from helix_agents.engine.children.detached import begin_detached, resume_detached
 from helix_agents.engine.children.errands import companion_run_id
 from helix_agents.engine.children.letting_go import child_id_of, let_go
+from helix_agents.engine.children.meant_agents import find_holder
 from helix_agents.engine.children.sub_agents import (
     ABANDONED,
     answered_below,
@@ -201,7 +203,8 @@ class _CompanionCall:
     ) -> RunRecord:
         """Start a run of the companion with this message: in its session if that can continue, else in a new one."""
         session = await self._continuable(existing)
-        start = self._new_session(agent, message) if session is None else await self._next_turn(agent, session, message)
+        works = agent.agent if session is None else self._who_works(agent, session)
+        start = self._new_session(agent, message) if session is None else await self._next_turn(works, session, message)
         ref = SubSessionRef(
             sub_session_id=start.session_id,
             agent_type=agent.agent.name,
@@ -214,7 +217,7 @@ class _CompanionCall:
         owned = msgspec.structs.replace(
             start,
             parent=self._link(ref),
-            agent_version=agent.agent.version,
+            agent_version=works.version,
             owner=self._scope.run.owner,
         )
         if agent.mode == "blocking":
@@ -332,7 +335,7 @@ class _CompanionCall:
             StateSchemaChangedError: its stored state no longer fits the agent.
         """
         session = await self._store.load_state(ref.sub_session_id)
-        agent = self._kind(ref.agent_type).agent
+        agent = self._who_works(self._kind(ref.agent_type), session)
         self._scope.services.present_state(agent, session.custom_state, session.agent_version)
 
     async def _terminate(self, ref: SubSessionRef) -> RestingResult:
@@ -417,7 +420,7 @@ class _CompanionCall:
             tell=self._scope.services.tells(self._scope.run),
         )
 
-    async def _next_turn(self, agent: PersistentAgent, session: SessionState, message: str) -> StartRun:
+    async def _next_turn(self, agent: AnyAgent, session: SessionState, message: str) -> StartRun:
         """The next turn in the companion's session, with its state migrated to the agent's current version.
 
         Raises:
@@ -427,7 +430,7 @@ class _CompanionCall:
         services = self._scope.services
         left = await self._left_behind(agent, session, run)
         state = apply_writes(session.custom_state, left.writes.ops)
-        present = services.present_state(agent.agent, state, session.agent_version).custom_state
+        present = services.present_state(agent, state, session.agent_version).custom_state
         return StartRun(
             session_id=session.session_id,
             run_id=self._run_id,
@@ -445,13 +448,17 @@ class _CompanionCall:
             tell=services.tells(self._scope.run),
         )
 
-    async def _left_behind(self, agent: PersistentAgent, session: SessionState, run: RunRecord | None) -> StepEnd:
+    async def _left_behind(self, agent: AnyAgent, session: SessionState, run: RunRecord | None) -> StepEnd:
         """What its last turn left uncommitted; for a turn that died, including the words that readers saw."""
         if run is None or run.status != "running" or session.suspension_context is not None:
             return await end_of_last_step(self._store, session, run)
         services = self._scope.services
-        state = await salvaged_state(services, agent.agent, session, run)
+        state = await salvaged_state(services, agent, session, run)
         return StepEnd(await salvage(services, session, run), difference(session.custom_state, state))
+
+    def _who_works(self, kind: PersistentAgent, session: SessionState) -> AnyAgent:
+        """The agent that works in a companion's session: one of this kind, or one that it handed over to."""
+        return find_holder(self._scope.services.agents, kind.agent, session) or kind.agent
 
     def _link(self, ref: SubSessionRef) -> ParentLink:
         """Lets only the parent's driver start the companion, and records the call that it is for."""

@@ -35,6 +35,7 @@ from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES
 from helix_agents.engine.children.ends import TIMED_OUT, ChildEnd, end_of_child
 from helix_agents.engine.children.letting_go import child_id_of, end_chunk, let_go, write_end
+from helix_agents.engine.children.meant_agents import find_holder
 from helix_agents.engine.desk import RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, DriveRun, PlannedCall
 from helix_agents.engine.log import log_exception
@@ -215,6 +216,7 @@ def next_start(scope: RunScope, agent: AnyAgent | None, session: SessionState, r
         StateSchemaChangedError: its stored state no longer fits the agent.
     """
     fitted = NO_WRITES
+    agent = find_holder(scope.services.agents, agent, session)
     if agent is not None:
         fitted = scope.services.present_state(agent, session.custom_state, session.agent_version).writes
     return StartRun(

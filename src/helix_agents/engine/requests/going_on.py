@@ -13,7 +13,7 @@ from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import BranchPoint, SessionState
 from helix_agents.domain.writes import StepWrites
 from helix_agents.engine.children.detached import untold_at
-from helix_agents.engine.requests.standing import Standing, check_agent, load_standing
+from helix_agents.engine.requests.standing import Standing, agent_at_work, load_standing
 from helix_agents.engine.requests.start_fields import (
     checked_state,
     common_fields,
@@ -28,7 +28,7 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.steps.corrections import CONTINUE
 from helix_agents.engine.steps.salvage import is_on_record
 from helix_agents.engine.steps.step_work import CANCELLED
-from helix_agents.ports.llm import hears_midway
+from helix_agents.ports.llm import replays_turns
 
 ResumeMode: TypeAlias = Literal["continue", "with_message", "from_checkpoint"]
 
@@ -56,21 +56,24 @@ async def plan_resume(
     """
     standing = await load_standing(services, session_id)
     session = standing.session
-    check_agent(agent, session)
-    common = await common_fields(services, agent, standing, expiry(services, agent, None))
     goes_back = mode == "from_checkpoint"
+    if not goes_back:
+        agent = agent_at_work(services, agent, session)
+    common = await common_fields(services, agent, standing, expiry(services, agent, None))
     if not messages and (checkpoint_id == BEGINNING if goes_back else _has_no_words(session)):
         # No provider answers an empty conversation.
         raise NothingToResumeError(session_id, "nothing was said yet at its beginning; give it a message")
     if goes_back:
         point = BranchPoint(from_session_id=session_id, checkpoint_id=checkpoint_id)
-        state, from_version = await state_at(services.store, session, point)
+        state, holder = await state_at(services.store, session, point)
+        assert holder is not None
+        agent = agent_at_work(services, agent, session, holder.agent)
         if state is not None:
-            services.present_state(agent, state, from_version)
+            services.present_state(agent, state, holder.version)
         return start_after(
             services,
             standing,
-            # The session returns to the agent version that it had there, until the run adopts it.
+            # The session returns to the agent, and its version, that it had there, until the run adopts a later one.
             {**common, "agent_version": None},
             rewind_to=checkpoint_id,
             append_messages=messages,
@@ -89,7 +92,7 @@ async def plan_resume(
     healed = await healed_words(services, standing)
     follow = messages or ((_CONTINUE,) if await _ends_in_reply(services, session_id, healed) else ())
     fields: dict[str, Any] = {"writes": writes, "count_resume": True, "budget": session.budget}
-    takes = not messages and hears_midway(agent.model)
+    takes = not messages and not replays_turns(agent.model)
     return start_after(services, standing, common, append_messages=(*healed, *follow), takes_messages=takes, **fields)
 
 
@@ -121,7 +124,7 @@ async def plan_retry(
     """
     standing = await load_standing(services, session_id)
     session = standing.session
-    check_agent(agent, session)
+    agent = agent_at_work(services, agent, session)
     if session.status != "failed" or standing.suspended or session.failure_reason == CANCELLED:
         raise NothingToRetryError(session_id, f"its last run is {standing.run.status if standing.run else 'missing'}")
     common = await common_fields(services, agent, standing, expiry(services, agent, None))
@@ -132,7 +135,7 @@ async def plan_retry(
         standing,
         common,
         append_messages=healed,
-        takes_messages=hears_midway(agent.model),
+        takes_messages=not replays_turns(agent.model),
         writes=writes,
         budget=budget or session.budget,
     )

@@ -11,15 +11,29 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.tools import Wakeup
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import NotTheOwnerError, SessionAlreadyExistsError, SessionNotFoundError
+from helix_agents.domain.errors import (
+    InvalidInputError,
+    NotTheOwnerError,
+    SessionAlreadyExistsError,
+    SessionNotFoundError,
+)
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.queued import QueuedTurn, keeps_others_waiting, was_taken_in
+from helix_agents.domain.session_changes import has_changed_hands
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState, TracingContext
 from helix_agents.domain.traces import TRACE, read_trace_place, span_id_of_run, trace_id_of
 from helix_agents.domain.writes import difference
+from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.requests.cleanup import EXPIRED
-from helix_agents.engine.requests.standing import Standing, check_agent, find_root, load_standing, read_standing
+from helix_agents.engine.requests.standing import (
+    Standing,
+    agent_at_work,
+    check_agent,
+    find_root,
+    load_standing,
+    read_standing,
+)
 from helix_agents.engine.requests.start_fields import (
     checked_state,
     common_fields,
@@ -34,7 +48,7 @@ from helix_agents.engine.services import Services
 from helix_agents.engine.steps.corrections import WAKEUP
 from helix_agents.engine.steps.news import news_message
 from helix_agents.engine.steps.step_work import CANCELLED
-from helix_agents.ports.llm import hears_midway
+from helix_agents.ports.llm import replays_turns
 from helix_agents.ports.state_store import SessionStateStore
 
 
@@ -104,7 +118,8 @@ async def plan_execute(
 
     Raises:
         AgentAlreadyRunningError: the session is busy.
-        AgentMismatchError: another agent started the session, or the session that it is to be a branch of.
+        AgentMismatchError: the agent has no part in the session, or in the session that it is to be a branch of.
+        UnknownAgentError: the session was handed over to an agent that is not known here.
         NotTheOwnerError: the session belongs to another user, and only the user's own may be used.
         SessionAlreadyExistsError: it was to be a new session, or a branch, and exists already.
         StateSchemaChangedError: its stored state, or the branch's, no longer fits the agent.
@@ -117,7 +132,7 @@ async def plan_execute(
     if new.required or new.branch is not None:
         raise SessionAlreadyExistsError(session_id)
     new.check_user(standing.session)
-    check_agent(agent, standing.session)
+    agent = agent_at_work(services, agent, standing.session)
     writes = await checked_state(services, agent, standing, new.state)
     return await _next_turn(
         services,
@@ -193,7 +208,7 @@ async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[Que
     session = standing.session
     if standing.crashed is not None or standing.suspended or _is_held(session, waiting):
         return None
-    check_agent(agent, session)
+    agent = agent_at_work(services, agent, session)
     writes = await checked_state(services, agent, standing, turn.state)
     expires_at = expiry(services, agent, turn.expires_in_ms)
     return await _next_turn(
@@ -208,7 +223,7 @@ async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[Que
         queued=True,
         queued_at=turn.queued_at,
         queued_revision=turn.revision,
-        takes_messages=turn.steers and hears_midway(agent.model),
+        takes_messages=turn.steers and not replays_turns(agent.model),
     )
 
 
@@ -225,6 +240,7 @@ async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> Star
     waits = standing.suspended and standing.session.status == "active"
     if standing.session.status != "completed" and not (waits and wakeup.gives_up_waiting):
         return None
+    agent = await find_agent(services.store, services.agents, standing.session) or agent
     messages = tuple(news_message(text, WAKEUP) for text in wakeup.texts)
     writes = await checked_state(services, agent, standing)
     # News does not count as use of the session: it still expires when it would have.
@@ -309,14 +325,20 @@ def _tracing_context(services: Services, run_id: RunId, metadata: Mapping[str, s
 async def _on_branch(services: Services, agent: AnyAgent, start: StartRun, point: BranchPoint, given: Any) -> StartRun:
     """The first turn of a branch, with what the entry sets in the state that it finds there."""
     source = await services.store.load_state(point.from_session_id)
-    check_agent(agent, source)
-    state, from_version = await state_at(services.store, source, point)
+    state, holder = await state_at(services.store, source, point)
+    if holder is None:
+        check_agent(agent, source, source.agent_type)
+        if given is not None and has_changed_hands(source):
+            problem = "who has the conversation at that message is not known in advance; name a checkpoint instead"
+            raise InvalidInputError("state", problem)
+    else:
+        agent = agent_at_work(services, agent, source, holder.agent)
     if given is None:
-        if state is not None:
-            services.present_state(agent, state, from_version)
+        if state is not None and holder is not None:
+            services.present_state(agent, state, holder.version)
         return start
-    if state is None:
+    if state is None or holder is None:
         return msgspec.structs.replace(start, writes=difference({}, given_state(agent, given)))
-    loaded = agent.load_state(state, from_version)
+    loaded = agent.load_state(state, holder.version)
     writes = difference(state, {**loaded.custom_state, **given_state(agent, given)})
     return msgspec.structs.replace(start, writes=writes, agent_version=agent.version)

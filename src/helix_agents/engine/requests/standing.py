@@ -83,7 +83,7 @@ async def _already_running(services: Services, run: RunRecord) -> AgentAlreadyRu
 
 
 async def check_owner(services: Services, agent: AnyAgent, session_id: SessionId) -> None:
-    """Refuse an agent to which a session does not belong, before anything below the session is woken. Calls that were
+    """Refuse an agent that has no part in a session, before anything below the session is woken. Calls that were
     not answered in time have expired by then.
 
     Raises:
@@ -95,15 +95,30 @@ async def check_owner(services: Services, agent: AnyAgent, session_id: SessionId
     check_agent(agent, session)
 
 
-def check_agent(agent: AnyAgent, session: SessionState) -> None:
-    """Refuse an agent that did not start the session.
+def check_agent(agent: AnyAgent, session: SessionState, holder: str | None = None) -> None:
+    """Refuse an agent that neither started the session nor has it now, or, at another point of its history, `holder`.
 
     Raises:
         AgentMismatchError: names both.
     """
     # A run finds its agent by the session, so this agent would not do the work, and its state would go to another one.
-    if session.agent_type != agent.name:
+    if agent.name not in (session.agent_type, holder or session.worked_by):
         raise AgentMismatchError(session.session_id, session.agent_type, agent.name)
+
+
+def agent_at_work(services: Services, agent: AnyAgent, session: SessionState, holder: str | None = None) -> AnyAgent:
+    """The agent that works in the session for an entry with this one: the session's own agent stands for whichever has
+    it now, or, at another point of its history, for `holder`.
+
+    Raises:
+        AgentMismatchError: the entry's agent has no part in the session.
+        UnknownAgentError: the one that has it is not known here.
+    """
+    check_agent(agent, session, holder)
+    name = holder or session.worked_by
+    if agent.name == name:
+        return agent
+    return services.agents.circle_of(agent).get(name) or services.agents.get(name)
 
 
 async def find_root(store: SessionStateStore, session_id: SessionId) -> SessionState | None:

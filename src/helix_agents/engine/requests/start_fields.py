@@ -11,8 +11,8 @@ from helix_agents.domain.commits import StartRun
 from helix_agents.domain.ids import RunId
 from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.records import JSON
-from helix_agents.domain.session_changes import version_at
-from helix_agents.domain.sessions import BranchPoint, SessionState, SuspensionContext
+from helix_agents.domain.session_changes import BEGAN, holder_at, holder_of
+from helix_agents.domain.sessions import BranchPoint, Holder, SessionState, SuspensionContext
 from helix_agents.domain.transcript import heal
 from helix_agents.domain.writes import StepWrites, difference
 from helix_agents.engine.requests.standing import Standing
@@ -52,7 +52,7 @@ async def common_fields(
         "agent_version": agent.version,
         "expires_at": expires_at,
         "start_sequence": await latest_sequence(services, session),
-        "stream": services.claim_stream(session.stream_id or session.session_id, session.agent_type),
+        "stream": services.claim_stream(session.stream_id or session.session_id, agent.name),
     }
 
 
@@ -90,19 +90,21 @@ def given_state(agent: AnyAgent, given: Any) -> dict[str, JSON]:
 
 async def state_at(
     store: SessionStateStore, session: SessionState, point: BranchPoint
-) -> tuple[dict[str, JSON] | None, int]:
-    """The state that a rewind or a branch starts with, as far as it can be checked in advance, and its version.
+) -> tuple[dict[str, JSON] | None, Holder | None]:
+    """The state that a rewind or a branch starts with, and who has it there, as far as that is known in advance.
 
     Raises:
         CheckpointNotFoundError: the session has no such checkpoint.
     """
     if point.checkpoint_id is None and point.message_count is None:
-        return session.custom_state, session.agent_version
-    if point.checkpoint_id in (None, BEGINNING):
-        return None, session.agent_version
+        return session.custom_state, holder_of(session)
+    if point.checkpoint_id is None:
+        return None, None
+    if point.checkpoint_id == BEGINNING:
+        return None, holder_at(session, BEGAN)
     state = await store.load_checkpoint_state(session.session_id, point.checkpoint_id)
     checkpoint = await store.get_checkpoint(session.session_id, point.checkpoint_id)
-    return state, session.agent_version if checkpoint is None else version_at(session, checkpoint.version)
+    return state, holder_of(session) if checkpoint is None else holder_at(session, checkpoint.version)
 
 
 async def healed_words(services: Services, standing: Standing) -> tuple[Message, ...]:

@@ -78,7 +78,7 @@ async def _moving_expiry(
     if call is None:
         return submission
     root = await store.load_state(call.root_session_id)
-    agent = agents.find(root.agent_type)
+    agent = agents.of_session(root)
     ttl = agent.session_ttl_ms if agent is not None else None
     if ttl is None or root.expires_at is None:
         return submission

@@ -12,6 +12,7 @@ from helix_agents.agent.hook_events import (
     AgentFailEvent,
     AgentInterruptedEvent,
     AgentSuspendedEvent,
+    HandoffEvent,
     HookEvent,
     MessageEvent,
     RanBy,
@@ -46,6 +47,7 @@ from helix_agents.engine.desk import Failure, RestingResult, StepLost
 from helix_agents.engine.effects import (
     ANSWERED_BY_SOMEBODY,
     DELEGATED,
+    Advance,
     CommitAck,
     CommitRequest,
     Fail,
@@ -61,6 +63,7 @@ from helix_agents.engine.steps.answers import refused_input, tool_is_gone
 from helix_agents.engine.steps.ending import rest_of
 from helix_agents.engine.steps.executing import after_tool
 from helix_agents.engine.steps.fitting import fit_together
+from helix_agents.engine.steps.handing_over import bring_state, carry_over, in_hands_of, settle_handoffs
 from helix_agents.engine.steps.news import tell_rest
 from helix_agents.engine.steps.outcomes import decide, end_batch, work_out
 from helix_agents.engine.steps.remembering import learn
@@ -68,7 +71,7 @@ from helix_agents.engine.steps.spending import spent_after
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.engine.steps.stop_watch import look_for_stop
 from helix_agents.engine.steps.workspaces import keep_files
-from helix_agents.ports.llm import hears_midway
+from helix_agents.ports.llm import replays_turns
 
 _NO_REPLY = AssistantMessage()
 
@@ -76,6 +79,10 @@ _NO_REPLY = AssistantMessage()
 async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     """Make a step durable and tell readers; says how the run continues."""
     work = await _gather(scope, request)
+    # Handoffs are what is left of a batch that is otherwise settled.
+    hands_over = isinstance(request.outcome, Advance) and len(request.batch.settled) < len(request.batch.calls)
+    if hands_over:
+        await settle_handoffs(scope, work)
     try:
         await _tell_batch_hooks(scope, work)
         await work_out(scope, request.outcome, work)
@@ -85,6 +92,8 @@ async def commit_step(scope: RunScope, request: CommitRequest) -> CommitAck:
     if work.ended in ("failed", "interrupted"):
         await end_children(scope, request.batch)
     await _check_finish(scope, work)
+    if hands_over:
+        await carry_over(scope, work)
     await announce_merges(scope, work)
     await _tell_end(scope, work)
     try:
@@ -163,7 +172,7 @@ def _refused_output(agent: AnyAgent, call: ToolCall) -> RestingResult | None:
 async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
     """Run the hooks that waited for the whole batch, in call order; what they write is part of this commit."""
     wants = scope.hooks.wants
-    if not (wants("on_message") or wants("after_tool") or wants("on_tool_refused")):
+    if work.heir is None and not (wants("on_message") or wants("after_tool") or wants("on_tool_refused")):
         return
     if work.reply is not None:
         await _tell(scope, work, MessageEvent(message=work.reply.message))
@@ -178,6 +187,9 @@ async def _tell_batch_hooks(scope: RunScope, work: StepWork) -> None:
         elif message.code is not None and message.code != RUN_STOPPED:
             about = {"tool_name": message.tool_name, "tool_call_id": message.tool_call_id}
             await _tell(scope, work, ToolRefusedEvent(**about, code=message.code, error=message.content))
+    if (heir := work.heir) is not None:
+        told = HandoffEvent(tool_call_id=heir.tool_call_id, to=heir.agent.name, input=heir.input)
+        await _tell(scope, work, told)
 
 
 def _ran_by(call: PlannedCall, *, ran: bool, answered: bool) -> RanBy:
@@ -326,6 +338,12 @@ def _drop_writes(
 
 async def _store(scope: RunScope, work: StepWork) -> Committed:
     """The one write. If stream and state share a backend, the step's chunks are part of it."""
+    if work.heir is not None and (failure := bring_state(scope, work, work.heir)) is not None:
+        # What hooks wrote at the end of the run, or what the store refused, changed what is to be brought over.
+        work.fail(failure)
+        await _tell_end(scope, work)
+    if work.heir is not None:
+        work.record |= in_hands_of(scope.session, work.heir)
     store = scope.services.store
     session_id = scope.session.session_id
     step = work.batch.step
@@ -391,7 +409,7 @@ def _commit(
         forget_effects=(*scope.stale_effects, *_recorded_once(work)),
         run=_run_update(work) if work.ended is not None else None,
         suspend=work.suspended,
-        takes_messages=work.ended is None and not work.announced and hears_midway(scope.agent.model),
+        takes_messages=work.ended is None and not work.announced and not replays_turns(scope.agent.model),
         take_stop=work.stopped,
         usage=usage,
         entries=(*scope.news_changes, *(change for result in work.new for change in result.entries), *work.entries),
@@ -486,6 +504,9 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
     scope.stream_ended = committed.stream_ended
     if not committed.stream_ended:
         await announce_commit(scope, work, committed, taken)
+    if work.heir is not None:
+        scope.given = scope.given._replace(above=work.heir.above)
+        scope.work_as(work.heir.agent)
 
 
 async def _taken_in(scope: RunScope, first: int, last: int) -> tuple[UserMessage, ...]:

@@ -6,6 +6,7 @@ from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.recollections import RECOLLECTION
 from helix_agents.domain.skills import SKILLS
 from helix_agents.domain.summaries import SUMMARY
+from helix_agents.domain.transcript import hands_over
 
 INVALID_ARGUMENTS = "invalid_arguments"
 UNKNOWN_TOOL = "unknown_tool"
@@ -34,7 +35,8 @@ _BEGIN_NO_TURN = frozenset((OUTPUT_REMINDER, COMPANION_NOTICE, LATE_ANSWER, NEWS
 
 
 class Corrections:
-    """Counts since the turn's own message, read from the transcript so that a crash forgets nothing.
+    """Counts since the turn's own message, or since another agent took over, read from the transcript so that a crash
+    forgets nothing.
 
     The transcript grows with every commit; its new messages are counted on demand.
     """
@@ -68,7 +70,9 @@ class Corrections:
         if self._counted is None:
             self._counted = _turn_start(self._transcript, self._begun_at)
         for message in self._transcript[self._counted :]:
-            if isinstance(message, ToolMessage):
+            if hands_over(message):
+                self._begin()
+            elif isinstance(message, ToolMessage):
                 if message.code in CORRECTABLE:
                     self._by_tool[message.tool_name] = self._by_tool.get(message.tool_name, 0) + 1
                 else:
@@ -77,10 +81,13 @@ class Corrections:
                 self._reminders += 1
             elif begins_turn(message):
                 # This message waited behind open calls, and is the turn's own message from here on.
-                self._by_tool.clear()
-                self._reminders = 0
-                self._answered = False
+                self._begin()
         self._counted = len(self._transcript)
+
+    def _begin(self) -> None:
+        self._by_tool.clear()
+        self._reminders = 0
+        self._answered = False
 
 
 def _turn_start(transcript: Sequence[Message], end: int) -> int:

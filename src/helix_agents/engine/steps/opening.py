@@ -52,7 +52,7 @@ async def open_run(scope: RunScope) -> Position:
         session_id=session.session_id,
         run_id=run.run_id,
         attempt=run.attempt,
-        agent_type=session.agent_type,
+        agent_type=session.worked_by,
         step=batch.step if batch is not None else session.step_count,
         open_batch=batch,
     )

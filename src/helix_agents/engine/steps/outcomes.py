@@ -7,6 +7,7 @@ from helix_agents.agent.sub_agents import DelegationTool
 from helix_agents.domain.messages import AssistantMessage, Message
 from helix_agents.domain.pending import PendingCall
 from helix_agents.domain.runs import SuspensionKind
+from helix_agents.domain.session_changes import has_changed_hands
 from helix_agents.domain.sessions import ChildWait, InterruptContext, OpenCall, SuspensionContext
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import RUN_STOPPED, not_executed
@@ -66,6 +67,7 @@ def decide(scope: RunScope, work: StepWork) -> None:
             new=work.new,
             writes=tuple(work.writes[len(scope.carried) :]),
             tokens=_tokens(scope, work),
+            max_steps=(scope.agent if work.heir is None else work.heir.agent).max_steps,
         ),
     )
     if scope.entered_meanwhile and isinstance(verdict, Finished):
@@ -122,7 +124,7 @@ def _pending(scope: RunScope, work: StepWork) -> tuple[PendingCall, ...]:
     return tuple(
         pending_for(scope, work.step_id, work.open_reply, call, previews.get(call.tool_call_id))
         for call in work.batch.unsettled
-        if call.kind not in (*DELEGATED, "companion", "finish_with") or call.tool_call_id in scope.unknown
+        if call.kind not in (*DELEGATED, "companion", "handoff", "finish_with") or call.tool_call_id in scope.unknown
     )
 
 
@@ -183,7 +185,7 @@ async def _stop(scope: RunScope, work: StepWork) -> None:
         flag = stored
     reason = flag.reason if flag is not None else None
     work.stopped = True
-    if keeps_companions(scope.agent):
+    if keeps_companions(scope.agent) or has_changed_hands(scope.session):
         kind = flag.kind if flag is not None else "interrupt"
         await stop_companions(scope.services, scope.session.session_id, kind, reason)
     await end_batch(scope, work)

@@ -96,6 +96,8 @@ async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan, not
         await _plan_child(scope, call, plan, "remote" if isinstance(tool, RemoteAgentTool) else "child")
     elif tool.name == SPAWN_AGENT:
         await _plan_child(scope, call, plan, "companion")
+    elif tool.kind == "handoff":
+        plan.add(call, "handoff")
     elif tool.kind == "companion":
         plan.add(call, "companion", scope.services.ids.new("child"))
     elif tool.kind != "server":

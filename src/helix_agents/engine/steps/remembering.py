@@ -21,6 +21,7 @@ from helix_agents.domain.recollections import (
 )
 from helix_agents.domain.records import JSON
 from helix_agents.domain.texts import storable
+from helix_agents.domain.transcript import hands_over
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import REMEMBERING, Note
 from helix_agents.engine.log import log_event, log_exception
@@ -56,10 +57,15 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
 
 
 def _just_said(transcript: Sequence[Message]) -> str:
-    """What the user said since the last reply; empty if a recollection was already told for it."""
+    """What the user said since the last reply; empty if a recollection was already told for it. An agent that has just
+    taken over answers what the user said to the one before."""
     said: list[str] = []
+    taken_over = False
     for message in reversed(transcript):
+        taken_over = taken_over or (not said and hands_over(message))
         if not isinstance(message, UserMessage):
+            if taken_over and not said:
+                continue
             break
         if is_recollection(message):
             return ""

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import takewhile
 
 from helix_agents.agent.failures import Contained, ControlFlow
 from helix_agents.agent.skills import problem_with_skill, skill_of, skills_fragment
 from helix_agents.domain.errors import SkillsUnavailableError
+from helix_agents.domain.messages import AssistantMessage
 from helix_agents.domain.skills import skills_message
 from helix_agents.domain.texts import said_by, storable
+from helix_agents.domain.transcript import hands_over
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.shown import Shown
@@ -17,19 +20,25 @@ from helix_agents.ports.skills import PATIENCE_SECONDS, SkillInfo, SkillProvider
 
 async def settle_skills(scope: RunScope, provider: SkillProvider) -> None:
     """Put the run's skills on record. What an earlier reply of the run was told is kept, whichever process continues
-    it.
+    it, unless another agent has taken over since.
 
     Raises:
         SkillsUnavailableError: the provider could not list them.
     """
     last = scope.last_reply()
-    if last is not None and (last.id or "").rpartition(".")[0] == scope.run.run_id:
+    is_of_run = last is not None and (last.id or "").rpartition(".")[0] == scope.run.run_id
+    if is_of_run and not _has_just_taken_over(scope):
         return
     with scope.stop.cutting():
         fragment = await _ask(scope, provider)
         shown = _shown(scope)
         if fragment != (shown.skills or ""):
             scope.tell_with_reply(skills_message(fragment))
+
+
+def _has_just_taken_over(scope: RunScope) -> bool:
+    results = takewhile(lambda each: not isinstance(each, AssistantMessage), reversed(scope.transcript))
+    return any(map(hands_over, results))
 
 
 def with_skills(scope: RunScope, instructions: str) -> str:

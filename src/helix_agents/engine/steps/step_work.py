@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.handoffs import Handoff
+from helix_agents.agent.hooks import SomeHooks
 from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError
 from helix_agents.domain.ids import StepId, ToolCallId
@@ -17,7 +20,7 @@ from helix_agents.domain.runs import RunStatus
 from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.transcript import RUN_STOPPED
 from helix_agents.domain.usage import UsageEntry
-from helix_agents.domain.writes import AppendToNonListError, StepWrites, WriteOp, apply_writes
+from helix_agents.domain.writes import NO_WRITES, AppendToNonListError, StepWrites, WriteOp, apply_writes
 from helix_agents.engine.desk import Failure, RestingReply, RestingResult
 from helix_agents.engine.effects import OpenBatch, PlannedCall
 from helix_agents.engine.log import log_event
@@ -32,10 +35,25 @@ NOT_SUSPENDED: dict[str, Any] = {
 """The session fields that describe a suspension, with the values they have when it is not suspended."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Heir:
+    """The agent that a step hands its conversation over to, with the hooks of the agents above it."""
+
+    agent: AnyAgent
+    above: SomeHooks
+    handoff: Handoff
+    tool_call_id: ToolCallId
+    input: Mapping[str, JSON]
+
+
 @dataclass
 class StepWork:
     """What one commit is made of. `record` has the session fields that it changes, `new` this round's results in the
-    model's order, `usage` what hooks counted, and `entries` what capabilities keep of a run that comes to rest."""
+    model's order, `usage` what hooks counted, and `entries` what capabilities keep of a run that comes to rest.
+
+    `heir` is the agent that takes over with this commit. `carried_over` turns the state into that agent's, as it is
+    after the writes in `carried_after`.
+    """
 
     batch: OpenBatch
     step_id: StepId
@@ -57,6 +75,9 @@ class StepWork:
     usage: list[UsageEntry] = field(default_factory=list[UsageEntry])
     entries: tuple[Change, ...] = ()
     begun: dict[ToolCallId, ToolMessage] = field(default_factory=dict[ToolCallId, ToolMessage])
+    heir: Heir | None = None
+    carried_over: StepWrites = NO_WRITES
+    carried_after: tuple[WriteOp, ...] | None = None
     new: tuple[RestingResult, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,6 +90,12 @@ class StepWork:
     @property
     def ops(self) -> tuple[WriteOp, ...]:
         """All state writes of the commit, in order."""
+        ops = tuple(op for writes in self.writes for op in writes.ops)
+        return ops if self.carried_over is NO_WRITES else (*ops, *self.carried_over.ops)
+
+    @property
+    def ops_of_calls(self) -> tuple[WriteOp, ...]:
+        """The state writes of the agent that did the step: of its calls and of hooks."""
         return tuple(op for writes in self.writes for op in writes.ops)
 
     @property
@@ -96,6 +123,23 @@ class StepWork:
             self.results[marked.tool_call_id] = msgspec.structs.replace(result, message=marked)
             self._take_new()
 
+    def settle(self, call: PlannedCall, result: RestingResult) -> None:
+        """Add the result of a call that the commit itself settles."""
+        self.results[call.tool_call_id] = result
+        self.batch = msgspec.structs.replace(self.batch, settled=(*self.batch.settled, call.tool_call_id))
+        self._take_new()
+
+    def stay(self, reason: str, code: str) -> None:
+        """Take the handoff back: its call failed."""
+        heir, self.heir = self.heir, None
+        assert heir is not None
+        self.carried_over = NO_WRITES
+        result = self.results[heir.tool_call_id]
+        message = msgspec.structs.replace(result.message, content=reason, error=True, code=code)
+        self.messages = [message if each is result.message else each for each in self.messages]
+        self.results[heir.tool_call_id] = msgspec.structs.replace(result, message=message)
+        self._take_new()
+
     def fail(self, failure: Failure) -> None:
         """End the run here, as failed."""
         self.failure = failure
@@ -117,6 +161,8 @@ class StepWork:
         Returns whether a call is among them that would have finished the run.
         """
         before = self.new
+        # What is carried over follows from the state, which is another one now.
+        self.carried_after = None
         kept: list[StepWrites] = []
         for writes in self.writes:
             try:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.hooks import SomeHooks, each_hooks, ordered
+from helix_agents.agent.hooks import SomeHooks, each_hooks
 from helix_agents.agent.registry import find_delegate
 from helix_agents.domain.errors import SupersededError
 from helix_agents.domain.ids import SessionId, ToolCallId
@@ -15,11 +15,11 @@ from helix_agents.domain.session_changes import of_version
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.streams import StreamPlace
 from helix_agents.engine.children.delegated_writer import DelegatedWriter
-from helix_agents.engine.children.meant_agents import line_of
+from helix_agents.engine.children.meant_agents import find_holder, line_of
 from helix_agents.engine.coming_writer import ComingWriter
 from helix_agents.engine.desk import ASKING, COMPACTING, OPENING, WORKSPACE, Desk
 from helix_agents.engine.effects import OpenBatch, Position
-from helix_agents.engine.scope import RunScope
+from helix_agents.engine.scope import OfRun, RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.ports.llm import LLMAdapter
@@ -91,8 +91,7 @@ async def open_scope(
         writer=writer,
         desk=desk,
         stop=stop,
-        model=model or services.adapter_of(agent.model),
-        hooks=ordered(parent=above, executor=services.hooks, agent=agent.hooks, call=hooks),
+        given=OfRun(above, hooks, model),
         deps=deps,
         parent=parent,
         delegated_by=delegated_by,
@@ -107,13 +106,14 @@ async def who_works(services: Services, session: SessionState, parent: RunScope 
     """The agent that does the work, and the hooks it inherits: a child runs its parent's hooks before its own. A
     companion whose run stands on its own is driven without its parent and still inherits them."""
     if parent is not None:
-        meant = find_delegate(parent.agent, session.agent_type)
+        own = find_delegate(parent.agent, session.agent_type) or services.agents.find(session.agent_type)
+        agent = find_holder(services.agents, own, session)
         everywhere = {id(each) for each in each_hooks(services.hooks)}
         above = [each for each in parent.hooks.hooks if id(each) not in everywhere]
-        return meant or services.agents.get(session.agent_type), above
-    *line, agent = await line_of(services.store, services.agents, session)
-    above = [each for one in line if one is not None for each in each_hooks(one.hooks)]
-    return agent or services.agents.get(session.agent_type), above
+    else:
+        *line, agent = await line_of(services.store, services.agents, session)
+        above = [each for one in line if one is not None for each in each_hooks(one.hooks)]
+    return agent or services.agents.get(session.worked_by), above
 
 
 async def _standing(
@@ -152,7 +152,7 @@ def _elsewhere(session: SessionState, run: RunRecord | None, fence: Fence) -> Po
         session_id=session.session_id,
         run_id=fence.run_id,
         attempt=fence.attempt,
-        agent_type=session.agent_type,
+        agent_type=session.worked_by,
         step=session.step_count,
         ended=run.status if run is not None and has_ended else "superseded",
     )
@@ -192,7 +192,7 @@ async def _writer(
     coming = services.streams.create_writer(
         session.stream_id or session.session_id,
         run.run_id,
-        session.agent_type,
+        session.worked_by,
         turn=run.turn,
         attempt=run.attempt,
         step=None if join else step,

@@ -39,7 +39,7 @@ async def _tell(services: Services, session: SessionState, run: RunRecord, code:
         log_exception("hook.failed", failure.error, session_id=session.session_id, **about)
 
     context: RunContext[Any, Any] = RunContext(
-        **about_run(session, run, session.agent_type, session.step_count),
+        **about_run(session, run, session.worked_by, session.step_count),
         link=RunLink(draft=draft),
         deps=None,
     )

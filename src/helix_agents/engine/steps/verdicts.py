@@ -41,7 +41,7 @@ Verdict = GoOn | Finished | Failure
 
 
 class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step whose calls all have their results."""
+    """A step whose calls all have their results. `max_steps` is the limit of the agent that would do the next one."""
 
     batch: OpenBatch
     reply: AssistantMessage
@@ -49,6 +49,7 @@ class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
     new: tuple[RestingResult, ...]
     writes: tuple[StepWrites, ...]
     tokens: TokenCount
+    max_steps: int
 
 
 def judge(scope: RunScope, step: WholeStep) -> Verdict:
@@ -142,7 +143,7 @@ def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
             if agent.output_type is not None:
                 return Failure("stopped_without_output", f"stop_when ended the run before its output: {reason}")
             return Finished(output=step.reply.text, reason=reason)
-    if number >= agent.max_steps:
+    if number >= step.max_steps:
         return Failure(
             "max_steps",
             f"The run used all the steps it may take ({number}); a retry continues with a fresh budget.",

@@ -45,6 +45,8 @@ async def _run_kind(scope: RunScope, batch: Batch, planned: PlannedCall) -> Call
             return await run_companion(scope, batch, planned)
         case "server" | "finish_with":
             return await _run_server(scope, batch, planned)
+        case "handoff":
+            raise AssertionError("a handoff is settled by the commit of its step")
 
 
 async def _run_server(scope: RunScope, batch: Batch, planned: PlannedCall) -> CallOutcome:

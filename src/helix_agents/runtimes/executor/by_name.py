@@ -43,4 +43,4 @@ class ByName:
         return await resume_detached(self._services, root, self._owner())
 
     async def _agent_of(self, root: SessionId) -> AnyAgent | None:
-        return self._services.agents.find((await self._services.store.load_state(root)).agent_type)
+        return self._services.agents.of_session(await self._services.store.load_state(root))

@@ -106,11 +106,13 @@ class ExecutorCore:
         self._models = Models()
         self._is_open = False
         webhooks = checked_webhooks(type(self), settings.get("webhooks", ()))
+        known = AgentRegistry(checked_agents(type(self), agents))
+        known.check_handoffs()
         self._services = services_for(
             runtime,
             state=state,
             streams=streams,
-            agents=AgentRegistry(checked_agents(type(self), agents)),
+            agents=known,
             models=self._models,
             attend_remotes=self._attend_remotes,
             run_ended=self._run_ended,
@@ -259,7 +261,7 @@ class ExecutorCore:
             ExecutorClosedError, OtherEventLoopError: this process starts no more turns, or not in this event loop.
         """
         self._know(agent)
-        check_if_running(if_running, hooks, model, state=state, expires_in=expires_in, budget=budget)
+        check_if_running(if_running, hooks, model, state=state, budget=budget)
         check_budget_of_call(agent, budget)
         wanted = WantedTurn(
             session_id=self._services.ids.new("session") if session_id is None else check_id(session_id),
@@ -526,6 +528,7 @@ class ExecutorCore:
             raise ExecutorClosedError
         self._runtime.check_loop()
         if self._services.agents.find(agent.name) is not agent:
+            self._services.agents.check_handoffs(agent)
             self._services.agents.replace(agent)
             self._caretakers.waker.look()
 

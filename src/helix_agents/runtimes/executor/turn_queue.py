@@ -194,7 +194,7 @@ class TurnQueue:
             if not waiting:
                 return "empty"
             turn = waiting[0]
-            agent = self._services.agents.find((await store.load_state(session_id)).agent_type)
+            agent = self._services.agents.of_session(await store.load_state(session_id))
             if agent is None or self._leaves(agent):
                 return "held"
             start = await plan_queued(self._services, agent, waiting)

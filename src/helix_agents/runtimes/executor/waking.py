@@ -67,7 +67,7 @@ class Waker:
             return
         while True:
             try:
-                while not any(agent.capabilities for agent in self._services.agents):
+                while not any(agent.capabilities for agent in self._services.agents.speakers()):
                     self._asked.clear()
                     await self._asked.wait()
                 await self._listen(entries, interval_seconds)
@@ -81,7 +81,7 @@ class Waker:
         if entries is None:
             return Woken()
         woken = busy = 0
-        for agent in tuple(self._services.agents):
+        for agent in self._services.agents.speakers():
             for bundle in agent.capabilities:
                 for wakeup in await bundle.wakeups(entries, agent.name):
                     try:

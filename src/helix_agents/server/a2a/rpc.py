@@ -11,6 +11,7 @@ from starlette.responses import Response
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
+    AgentMismatchError,
     HelixError,
     NothingToResumeError,
     SessionNotFoundError,
@@ -234,7 +235,10 @@ async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
     call.checked_messages((asked,))
     session_id = call.checked(message.context_id) if message.context_id else None
     session = None if session_id is None else await call.find_session(session_id)
-    if session is not None and session.agent_type == agent.name:
+    if session is not None and session.agent_type != agent.name:
+        # Whoever has it now: its tasks are those of the agent that it began with.
+        raise AgentMismatchError(session.session_id, session.agent_type, agent.name)
+    if session is not None:
         known = (await read_context(call, session.session_id)).find(message.message_id)
         if known is not None:
             return known.id

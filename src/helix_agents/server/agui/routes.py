@@ -61,7 +61,7 @@ async def run_agent(call: Call) -> Any:
             session = await call.find_session(session_id)
             if session is None:
                 raise
-    if session.agent_type != agent.name:
+    if agent.name not in (session.agent_type, session.worked_by):
         raise RefusedError(409, "agent_mismatch", f"This session belongs to agent {session.agent_type!r}.")
     said_before = () if news.message is None else await _said_before(call, session_id)
     answered = await _answer(call, session, body, news)

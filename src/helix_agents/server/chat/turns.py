@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 from typing import Any, Literal
 
 from helix_agents.agent.names import COMPANION, SUBAGENT
+from helix_agents.agent.registry import find_tool
 from helix_agents.domain.chunks import StreamChunk
 from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
@@ -412,11 +413,11 @@ def _left_open(row: PendingCall) -> ToolMessage:
 
 
 def stream_for(executor: AgentExecutor, agent_type: str, version: Version = 6) -> UIStream:
-    """A translator that knows which of the agent's tools run at the client."""
-    agent = executor.agents.find(agent_type)
+    """A translator that knows which tools run at the client, of the agent and those that take over from it."""
+    speakers = executor.agents.speakers_of(agent_type)
 
     def runs_here(name: str) -> bool:
-        tool = agent.find_tool(name) if agent is not None else None
+        tool = find_tool(speakers, name)
         return tool is None or tool.kind not in AT_THE_CLIENT
 
     return UIStream(runs_here=runs_here, version=version)

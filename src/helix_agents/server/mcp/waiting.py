@@ -6,6 +6,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
+from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.registry import find_tool
 from helix_agents.agent.schemas import json_schema
 from helix_agents.domain.pending import UNKNOWN_OUTCOME, PendingCall
 from helix_agents.domain.records import JSON, encode
@@ -165,14 +167,13 @@ class Waiting:
 
 async def waiting_in(call: Call, rows: tuple[PendingCall, ...]) -> list[Waiting]:
     """Waiting calls with the schemas of their answers, as far as the tools are known here."""
-    agents: dict[str, Any] = {}
+    agents: dict[str, tuple[AnyAgent, ...]] = {}
     for session_id in {row.session_id for row in rows}:
         session = await call.executor.sessions.find(session_id)
-        agents[session_id] = None if session is None else call.executor.agents.find(session.agent_type)
+        agents[session_id] = () if session is None else call.executor.agents.speakers_of(session.agent_type)
     found: list[Waiting] = []
     for row in rows:
-        agent = agents[row.session_id]
-        tool = None if agent is None else agent.find_tool(row.tool_name)
+        tool = find_tool(agents[row.session_id], row.tool_name)
         output = None if tool is None or tool.output is None or row.approval_id is not None else tool.output
         found.append(Waiting(row=row, schema=None if output is None else json_schema(output)))
     return found

@@ -4,12 +4,13 @@ A setting that would change the answer is the agent's to decide and is refused; 
 """
 
 import mimetypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, cast
 
 import msgspec
 
 from helix_agents.agent.agent import AnyAgent
+from helix_agents.agent.registry import find_tool
 from helix_agents.domain.messages import File, Image, Part, Text, UserMessage
 from helix_agents.domain.records import JSON, Record
 from helix_agents.server.bodies import checked_url, said
@@ -106,7 +107,7 @@ class Given(Record):
     messages: tuple[UserMessage, ...] = ()
 
 
-def check_settings(body: CreateResponse, sent: dict[str, Any], agent: AnyAgent) -> None:
+def check_settings(body: CreateResponse, sent: dict[str, Any], agent: AnyAgent, speakers: Sequence[AnyAgent]) -> None:
     """Accept a request only if it asks for nothing other than what the agent does anyway.
 
     Raises:
@@ -128,7 +129,7 @@ def check_settings(body: CreateResponse, sent: dict[str, Any], agent: AnyAgent) 
             pass
         case _:
             _refuse("text", f"The agent {agent.name!r} defines its own output format; leave this parameter out.")
-    _check_tools(body.tools or (), agent)
+    _check_tools(body.tools or (), agent, speakers)
     _check_metadata(body.metadata or {})
     if body.previous_response_id is not None and body.conversation is not None:
         _refuse("previous_response_id", "Give either previous_response_id or conversation, not both.")
@@ -138,11 +139,12 @@ def _refuse(param: str, why: str) -> NoReturn:
     raise BadParameterError(param, why, code="unsupported_parameter")
 
 
-def _check_tools(tools: Iterable[dict[str, Any]], agent: AnyAgent) -> None:
-    """A client may name the tools that it runs for the agent, but it cannot bring others."""
+def _check_tools(tools: Iterable[dict[str, Any]], agent: AnyAgent, speakers: Sequence[AnyAgent]) -> None:
+    """A client may name the tools that it runs for the agent and those that take over from it, but it cannot bring
+    others."""
     for place, given in enumerate(tools):
         named = given.get("name")
-        tool = agent.find_tool(named) if given.get("type") == "function" and isinstance(named, str) else None
+        tool = find_tool(speakers, named) if given.get("type") == "function" and isinstance(named, str) else None
         if tool is None or tool.kind not in AT_THE_CLIENT:
             _refuse(
                 f"tools[{place}]",

@@ -58,7 +58,7 @@ async def create_response(call: Call) -> Any:
     sent = await call.json()
     body: CreateResponse = read_body(sent, CreateResponse)
     agent = _agent(call, body.model)
-    check_settings(body, sent, agent)
+    check_settings(body, sent, agent, call.executor.agents.speakers_of(agent.name))
     given = given_of(body)
     key = _key(call)
     if body.background and not body.stream:

@@ -321,8 +321,7 @@ async def read_conversation(
         waiting = await whole_list(lambda offset: executor.list_pending(still, offset=offset, limit=MAX_LIMIT))
         asked = [*asked, *(row for row in waiting if row not in asked)]
     waits = bool(runs.items) and runs.items[0].status in SUSPENDED
-    agent = executor.agents.find(session.agent_type)
-    tools = () if agent is None else agent.all_tools
+    tools = [tool for agent in executor.agents.speakers_of(session.agent_type) for tool in agent.all_tools]
     return Conversation(
         session=session,
         runs=tuple(reversed(runs.items)),

@@ -10,7 +10,8 @@ from helix_agents.domain.errors import CheckpointNotFoundError, SessionAlreadyEx
 from helix_agents.domain.messages import EDITED_INPUT, ToolMessage, UserMessage
 from helix_agents.domain.pending import UNKNOWN_OUTCOME, ApprovalAnswer
 from helix_agents.domain.records import JSON, decode_json, encode
-from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState, WorkspaceRef
+from helix_agents.domain.session_changes import held_by
+from helix_agents.domain.sessions import BranchPoint, CreateSession, Holder, SessionFilter, SessionState, WorkspaceRef
 from helix_agents.domain.transcript import NOT_EXECUTED, OUTCOME_UNKNOWN, RUN_STOPPED, held_results
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.clock import ManualClock
@@ -342,6 +343,34 @@ class LineageContract(StoreContract):
             assert (await _branch(store, f"branch-{turn}", checkpoint_id=there)).agent_version == version
             await start(store, run_id=f"r-{turn}", rewind_to=there)
             assert (await store.load_state(SESSION)).agent_version == version
+
+    @proves("lineage.of-its-holder")
+    async def test_a_session_that_was_handed_over_says_so_and_goes_back_to_who_had_it_there(
+        self, store: SessionStateStore
+    ) -> None:
+        await start(store, append_messages=(said("one"),))
+        one = (await commit(store)).checkpoint_id
+        before = await store.load_state(SESSION)
+        handed = held_by(before, Holder("checker", 7), until=before.version)
+        fields = {name: getattr(handed, name) for name in ("held_by", "agent_version", "earlier_versions")}
+        two = (await commit(store, step=2, state=fields, messages=[said("two")])).checkpoint_id
+        three = (await commit(store, step=3, messages=[said("three")])).checkpoint_id
+        found = await store.find_session(SESSION)
+        assert found is not None
+        listed = (await store.list_sessions(SessionFilter(agent_type=before.agent_type))).items
+        assert [(each.agent_type, each.held_by) for each in (found, *listed)] == [(before.agent_type, "checker")] * 2
+        points = ((BEGINNING, None), (one, None), (two, "checker"), (three, "checker"))
+        for turn, (there, holder) in enumerate((*points, points[1], points[2]), 2):
+            branch = await _branch(store, f"branch-{turn}", checkpoint_id=there)
+            assert (branch.held_by, branch.agent_version) == (holder, 1 if holder is None else 7)
+            await start(store, session_id=branch.session_id, run_id=f"b-{turn}", rewind_to=BEGINNING)
+            assert (await store.load_state(branch.session_id)).held_by is None
+            await start(store, run_id=f"r-{turn}", rewind_to=there)
+            now = await store.load_state(SESSION)
+            assert (now.agent_type, now.held_by) == (before.agent_type, holder)
+        assert [(await _branch(store, f"at-{count}", message_count=count)).held_by for count in (1, 2)] == [
+            None, "checker"
+        ]  # fmt: skip
 
     @proves("lineage.of-its-version", "lineage.branch-at-message")
     async def test_a_branch_at_a_message_is_of_the_version_that_its_state_was_of_there(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import (
     InvalidInputError,
@@ -320,7 +321,7 @@ class QueuesContract(StoreContract):
     async def test_a_run_in_progress_takes_in_messages_only(self, store: SessionStateStore) -> None:
         await start(store)
         extra: dict[str, Any]
-        for extra in ({"state": {"a": 1}}, {"expires_in_ms": 5}):
+        for extra in ({"state": {"a": 1}}, {"budget": Budget(model_calls=1)}):
             with pytest.raises(InvalidInputError, match="takes in messages only"):
                 await store.queue_turn(queued("r-2", steers=True, **extra))
         await store.queue_turn(queued("r-2", state={"a": 1}))

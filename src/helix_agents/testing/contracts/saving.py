@@ -20,6 +20,7 @@ from helix_agents.domain.runs import RunMetadata, RunUpdate
 from helix_agents.domain.sessions import (
     ChildWait,
     CreateSession,
+    EarlierVersion,
     InterruptContext,
     OpenCall,
     SessionStatus,
@@ -64,7 +65,9 @@ CONTEXT = InterruptContext(reason="пауза", run_id="r-1", step_count=3, at=5
 
 WRITTEN_FIELDS: dict[str, Any] = {
     "agent_type": "editor",
+    "held_by": "checker",
     "agent_version": 3,
+    "earlier_versions": (EarlierVersion(agent_version=2, until=1, agent="editor"),),
     "stream_id": "stream-2",
     "custom_state": {"kept": 1, "nested": {"deep": [{"x": None}, [], {}]}, "naïve": "日本語 🌊"},
     "status": "interrupted",

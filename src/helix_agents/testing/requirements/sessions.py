@@ -157,6 +157,8 @@ _LINEAGE = promised_by(
         "lineage.branch-tells-begun-calls": "Calls that a child worked on at that point are answered as cut short, "
         "and calls that were asked about or are in the ledger are answered with the ledger's result or as having an "
         "unknown outcome, never as not executed.",
+        "lineage.of-its-holder": "A session says which agent it was handed over to; after a branch or a rewind, it is "
+        "the one that had it at that point.",
         "lineage.of-its-version": "After a branch or a rewind, the state has the agent version that it had at that "
         "point.",
         "lineage.branch-is-apart": "Source and branch see nothing of what the other does afterwards.",

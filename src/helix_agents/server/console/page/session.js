@@ -172,6 +172,7 @@ class SessionView {
         "div.title",
         null,
         h("h1", null, detail.agentType),
+        detail.heldBy ? h("span.chip", { title: "It was handed over to this agent" }, `→ ${detail.heldBy}`) : null,
         status(this.#standing),
         chips,
         h("span.spacer"),

@@ -126,12 +126,17 @@ function filters(asked, caller, change) {
   );
 }
 
+/** The agent that a session belongs to, and the one that has it if that is another. */
+function agentsOf(session) {
+  return session.heldBy ? `${session.agentType} → ${session.heldBy}` : session.agentType;
+}
+
 function row(session, caller, waiting) {
   const mine = caller.openToAll || (session.userId !== undefined && session.userId === caller.userId);
   const standing = session.status === "active" && waiting.has(session.sessionId) ? "waiting" : session.status;
   const facts = [
     status(standing),
-    h("span.row-main", null, h("b", null, session.agentType), h("code", null, session.sessionId)),
+    h("span.row-main", null, h("b", null, agentsOf(session)), h("code", null, session.sessionId)),
     h(
       "span.row-more",
       null,

@@ -10,6 +10,7 @@ from helix_agents.testing.contracts.executor.deploys import DeploysContract
 from helix_agents.testing.contracts.executor.entry_table import EntryTableContract
 from helix_agents.testing.contracts.executor.expiring import ExpiringContract
 from helix_agents.testing.contracts.executor.flows import FlowsContract
+from helix_agents.testing.contracts.executor.handing_over import HandingOverContract
 from helix_agents.testing.contracts.executor.hooks import HooksContract
 from helix_agents.testing.contracts.executor.janitors import JanitorsContract
 from helix_agents.testing.contracts.executor.long_conversations import LongConversationsContract
@@ -47,6 +48,7 @@ class ExecutorContract(
     ModelsContract,
     ProviderToolsContract,
     FlowsContract,
+    HandingOverContract,
     BudgetsContract,
     LongConversationsContract,
     SkillsContract,

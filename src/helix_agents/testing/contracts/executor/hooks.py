@@ -691,7 +691,9 @@ class HooksContract(ScenarioContract):
                 call("fly"),
             ]
         )
-        agent = _agent(batch, "Done.", tools=[save, locate, child.as_tool()], hooks=Counting())
+        heir = scripted(["", "", "Done."], {}, name="heir", description="An heir.", state=Pad, hooks=Counting())
+        tools = [save, locate, child.as_tool()]
+        agent = _agent(batch, call("handoff__heir"), tools=tools, hooks=Counting(), handoffs=[heir])
         await suspended(await helix.execute(agent, "Go", SESSION))
         await helix.submit_tool_result(SESSION, "where", ToolAnswer(result="here"))
         handle = await helix.resume(agent, SESSION)

@@ -443,9 +443,22 @@ class SteeringContract(ScenarioContract):
         assert [await completed(each) for each in (first, *sent)] == ["did one", "did two", "did three"]
         assert [run.run_id for run in await runs_of(helix)] == [each.run_id for each in (first, *sent)]
 
+    async def test_a_message_that_is_taken_in_keeps_its_session_alive(self, helix: Executor) -> None:
+        desk = _Desk(session_ttl=60)
+        first = await desk.held(helix)
+        before = (await helix.sessions.get(SESSION)).expires_at
+        second = await desk.steer(helix, "Tea", expires_in=3_600)
+        after = (await helix.sessions.get(SESSION)).expires_at
+        assert before is not None
+        assert after is not None
+        assert after > before + 3_000_000
+        desk.let_go()
+        assert [await completed(each) for each in (first, second)] == ["Heard Tea"] * 2
+        assert await _taken(helix) == ["Tea"]
+
     async def test_what_only_a_turn_can_have_is_refused(self, helix: Executor) -> None:
         desk = _Desk()
-        extras: list[dict[str, Any]] = [{"state": {}}, {"expires_in": "1d"}, {"budget": Budget(model_calls=1)}]
+        extras: list[dict[str, Any]] = [{"state": {}}, {"budget": Budget(model_calls=1)}]
         for extra in extras:
             with pytest.raises(InvalidInputError, match="takes in messages only"):
                 await desk.steer(helix, "Tea", **extra)
