@@ -111,10 +111,11 @@ def branch_of(given: BranchPoint | None) -> BranchPoint | None:
         InvalidInputError: it is something else.
         InvalidIdError: it names no session that could exist.
     """
+    if isinstance(given, BranchPoint):
+        check_id(given.from_session_id)
     if given is not None:
         cure = "give BranchPoint(from_session_id=…), with checkpoint_id=… for an earlier point"
         check_input(given, BranchPoint, "branch", cure)
-        check_id(given.from_session_id)
     return given
 
 

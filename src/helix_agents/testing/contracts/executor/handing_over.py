@@ -139,6 +139,32 @@ async def held_by(helix: Executor, session_id: str = SESSION) -> str:
 class HandingOverContract(ScenarioContract):
     """A handoff is part of a step's commit: it happens once, and from then on every process finds the other agent."""
 
+    async def test_a_message_for_the_running_turn_is_heard_by_who_has_the_conversation_then(
+        self, helix: Executor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def look_up() -> str:
+            """Look the invoice up."""
+            await gate.wait()
+            return "found"
+
+        script = [reply(calls=[call("look_up"), hand_to("billing")]), "The one of May, then."]
+        desk, billing = desk_and_billing(*script, desk={"tools": [look_up]})
+        first = await helix.execute(desk, "My invoice!", SESSION)
+        await gate.until_reached()
+        second = await helix.execute(desk, "The one of May", SESSION, if_running="steer")
+        gate.opened.set()
+        assert [await completed(each) for each in (first, second)] == ["The one of May, then."] * 2
+        assert (await spoken(helix))[-3:] == [
+            "result handoff__billing#call_1_2: billing has the conversation from here on.",
+            "user: The one of May",
+            "assistant: The one of May, then.",
+        ]
+        assert model_of(billing).requests[-1].request.agent_type == "billing"
+        assert len(await runs_of(helix)) == 1
+
     async def test_another_agent_takes_over_in_this_turn_and_speaks_in_the_next_ones(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
