@@ -3,41 +3,28 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.context import (
-    Approval,
-    EntryLink,
-    RunContext,
-    RunInfo,
-    RunLink,
     RunTrace,
-    ToolContext,
-    UsageReport,
 )
-from helix_agents.agent.hook_events import HookEvent
-from helix_agents.agent.hooks import HookFailure, SomeHooks, ordered
+from helix_agents.agent.hooks import SomeHooks, ordered
 from helix_agents.agent.state_draft import StateDraft
-from helix_agents.agent.surroundings import Surroundings
-from helix_agents.domain.budgets import Spending
 from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, SubagentEnd, ToolEnd, ToolError
-from helix_agents.domain.entries import Change
 from helix_agents.domain.errors import ChunkTooLargeError
 from helix_agents.domain.ids import RunId, StepId, StreamId, ToolCallId
-from helix_agents.domain.memories import MemoryId
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import ChildWait, SessionState
-from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.domain.traces import trace_of
 from helix_agents.domain.usage import UsageEntry
-from helix_agents.domain.writes import NO_WRITES, StepWrites, WriteOp, apply_writes, write_into
+from helix_agents.domain.writes import StepWrites, WriteOp, apply_writes, write_into
+from helix_agents.engine.carried import Carried
 from helix_agents.engine.children.errands import errand_of_run
-from helix_agents.engine.desk import CHANGING, SPENDING, WORKSPACE, Desk, Failure, Note, RestingReply
-from helix_agents.engine.log import log_event, log_exception
+from helix_agents.engine.desk import Desk, Failure, Note
+from helix_agents.engine.log import log_event
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.call_ids import CallIds
 from helix_agents.engine.steps.corrections import Corrections
@@ -46,7 +33,6 @@ from helix_agents.engine.steps.stop_watch import StopSignal
 from helix_agents.engine.workspace_in_hand import WorkspaceInHand
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.ports.streams import StreamWriter
-from helix_agents.ports.workspaces import WorkspaceFiles
 
 ChunkT = TypeVar("ChunkT", bound=ChunkHeader)
 
@@ -65,28 +51,11 @@ class OfRun(NamedTuple):
     model: LLMAdapter | None = None
 
 
-class OfHooks(NamedTuple):
-    """What the hooks of one event leave for the commit."""
-
-    writes: StepWrites = NO_WRITES
-    usage: tuple[UsageEntry, ...] = ()
-
-
 class OpenStep(NamedTuple):
     """The step that a run is in, and how many rounds of work it has had since the model's reply."""
 
     step: int
     round: int
-
-
-class Notes:
-    """What user code counted while it ran in a round of a step, and what state capabilities left for the commit."""
-
-    def __init__(self, round: int = 0) -> None:
-        self.round = round
-        self.reports: list[UsageReport] = []
-        self.entries: list[Change] = []
-        self.audit: list[dict[str, JSON]] = []
 
 
 def step_id_of(run_id: RunId, step: int) -> StepId:
@@ -98,15 +67,10 @@ class RunScope:
     """One attempt of one run, in one process.
 
     `session`, `transcript` and `custom_state` follow the store: they change after a commit, and only then, except that
-    the transcript already includes `notices`.
+    the transcript already includes the notices that are carried.
 
-    The next commit takes all of these: `notices`, hidden messages that the model already sees; `carried`, writes of
-    hooks that ran between two commits; `stale_effects`, ledger entries that no run will return to, and
-    `forgotten_children`, which were let go of for the same reason. `told_with_reply`
-    are the notices that are stored with the reply they preceded; the other notices have a note each.
-
-    `unknown` has the notes of calls whose outcome a person must be asked about from this round on. `parsed` has the
-    validated arguments of planned calls, so that running them need not parse again.
+    `carried` is what the next commit takes along. `parsed` has the validated arguments of planned calls, so that
+    running them need not parse again. `companion_waits` has what calls of companions wait for.
 
     A scope `is_shared` if other processes run effects of the same attempt; what rests at the desk was then already
     streamed. `stream_ended` says that the run's last commit also ended its stream.
@@ -141,6 +105,7 @@ class RunScope:
         self._grown: set[str] = set()
         self.run = run
         self.transcript = transcript
+        self.carried = Carried(transcript)
         self.writer = writer
         self.desk = desk
         self.stop = stop
@@ -154,26 +119,13 @@ class RunScope:
         self.corrections = Corrections(transcript)
         self.work_as(agent)
         self.failure: Failure | None = None
-        self.remembered: tuple[MemoryId, ...] | None = None
         self.workspace = WorkspaceInHand(session.workspace_ref)
-        self.migration: StepWrites = NO_WRITES
-        self._notes: dict[str, Note] = {}
         self.parsed: dict[ToolCallId, Mapping[str, Any]] = {}
-        self.notices: list[UserMessage] = []
-        self.told_with_reply: list[UserMessage] = []
-        self.late_answers: tuple[ToolCallId, ...] = ()
-        self.stale_effects: tuple[ToolCallId, ...] = ()
-        self.forgotten_children: tuple[SubSessionRefUpdate, ...] = ()
         self.is_shared = False
         self.stream_ended = False
         self._ends_told: set[bytes] = set()
-        self.unknown: dict[ToolCallId, Note] = {}
         self.companion_waits: dict[ToolCallId, ChildWait] = {}
         self.companion_starts = asyncio.Lock()
-        self.settled_companions: tuple[SubSessionRefUpdate, ...] = ()
-        self.news_told = False
-        self.news_changes: tuple[Change, ...] = ()
-        self._step_entries: list[Change] = []
         self._emitted: deque[Custom] = deque()
         self._emitting: asyncio.Task[None] | None = None
 
@@ -234,25 +186,6 @@ class RunScope:
         return repeats or (self.parent is not None and self.parent.keeps_tools_apart)
 
     @property
-    def carried(self) -> list[StepWrites]:
-        """Writes that wait for the next commit: the migration of the state to a changed type, and what hooks wrote."""
-        if not self._notes and not self.migration:
-            return []
-        noted = (self.migration, *(note.writes for note in self._notes.values()))
-        return [writes for writes in noted if writes]
-
-    @property
-    def noted_usage(self) -> tuple[UsageEntry, ...]:
-        """What hooks that ran between two commits counted."""
-        return tuple(entry for note in self._notes.values() for entry in note.usage)
-
-    @property
-    def spending_below(self) -> dict[RunId, Spending]:
-        """What sub-agents of this step have reported using so far."""
-        noted = ((name, note.spending) for name, note in self._notes.items())
-        return {name.removeprefix(SPENDING): spending for name, spending in noted if spending is not None}
-
-    @property
     def counts_dollars(self) -> bool:
         """Whether this run, one above it, or an agent that may take over has a budget in dollars."""
         above = self.parent is not None and self.spends_from_above and self.parent.counts_dollars
@@ -272,48 +205,11 @@ class RunScope:
 
     def take_note(self, name: str, note: Note) -> None:
         """Apply a note to this scope."""
-        self._notes[name] = note
-        self.tell(note.notices)
-        self.late_answers = note.late_answers or self.late_answers
-        self.stale_effects = note.stale_effects or self.stale_effects
-        self.forgotten_children = note.forgotten or self.forgotten_children
+        self.carried.take(name, note)
         self.failure = note.failure or self.failure
-        if note.remembered is not None:
-            self.remembered = note.remembered
         self.workspace.take(note)
-        if note.unknown:
-            self.unknown[name] = note
         if note.waits_for is not None:
             self.companion_waits[name] = note.waits_for
-
-    def take_entries(self, changes: Iterable[Change]) -> None:
-        """Take in what calls of this step changed earlier or in another process."""
-        self._step_entries.extend(changes)
-
-    def tell(self, notices: Iterable[UserMessage]) -> None:
-        """Show the model hidden messages that the next commit adds to the transcript."""
-        for notice in notices:
-            self.notices.append(notice)
-            self.transcript.append(notice)
-
-    def take_reply(self, reply: RestingReply) -> None:
-        """Take in what the model was told before a reply that another process or a dead attempt asked for. No effect in
-        the scope that asked, because it has this already."""
-        if self.news_told:
-            return
-        self.tell(reply.notices)
-        self.settled_companions = reply.companions
-        self.news_told, self.news_changes = True, reply.entries
-        self.take_entries(reply.entries)
-
-    def has_note(self, name: str) -> bool:
-        """Whether this scope has a note of this name."""
-        return name in self._notes
-
-    def tell_with_reply(self, notice: UserMessage) -> None:
-        """Show the model a hidden message that is recorded with its reply, whichever try of the step gives it."""
-        self.told_with_reply.append(notice)
-        self.tell((notice,))
 
     def step_id(self, step: int) -> StepId:
         """The step's name in the store; a suspended step keeps the name that its first run gave it."""
@@ -338,86 +234,22 @@ class RunScope:
     def step_done(self, writes: Iterable[WriteOp]) -> None:
         """Apply the state writes of the last commit, and drop everything else that the commit took."""
         write_into(self.custom_state, writes, self._grown)
-        self.migration = NO_WRITES
-        self._notes.clear()
+        self.carried.clear()
         self.parsed.clear()
-        self.notices.clear()
-        self.told_with_reply.clear()
-        self.late_answers = ()
-        self.stale_effects = ()
-        self.forgotten_children = ()
-        self.remembered = None
         self.workspace.files_changed = False
-        self.settled_companions = ()
-        self.news_told = False
-        self.news_changes = ()
-        self._step_entries.clear()
         self._ends_told.clear()
-        self.unknown.clear()
         self.desk.clear()
-
-    # -- what user code sees
-
-    def info(self, step: int) -> RunInfo:
-        """Where something happens, without the state."""
-        return RunInfo(**self._about(step))
 
     def draft(self, *writes: StepWrites) -> StateDraft[Any]:
         """A draft of the committed state with the given earlier writes of this step applied."""
         base = self.custom_state
-        for each in (*self.carried, *writes):
+        for each in (*self.carried.writes, *writes):
             base = apply_writes(base, each.ops)
         return self.agent.draft(base)
 
-    def context(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunContext[Any, Any]:
-        """The context of instructions, predicates and hooks."""
-        return RunContext(
-            **self._about(step), link=self._link(step, draft, notes), deps=self.deps, transcript=self.transcript
-        )
-
-    def tool_context(
-        self,
-        step: int,
-        tool_call_id: ToolCallId,
-        draft: StateDraft[Any],
-        notes: Notes,
-        approval: Approval | None = None,
-    ) -> ToolContext[Any, Any]:
-        """The context of a tool."""
-        return ToolContext(
-            **self._about(step),
-            link=self._link(step, draft, notes),
-            deps=self.deps,
-            transcript=self.transcript,
-            tool_call_id=tool_call_id,
-            idempotency_key=self.idempotency_key(step, tool_call_id),
-            approval=approval,
-        )
-
-    def around(self, step: int, event: HookEvent) -> Surroundings:
-        """The hooks around a piece of work; the caller begins them when the work starts."""
-        return self.hooks.around(self.info(step), event, self._report)
-
-    async def fire(self, context: RunInfo, event: HookEvent) -> None:
-        """Run the hooks of an event; one that raises is logged and the run continues.
-
-        Raises:
-            FailRun: a hook wants the run to fail.
-        """
-        if self.hooks.wants(event.hook):
-            await self.hooks.fire(context, event, self._report)
-
-    async def fire_with_draft(self, step: int, event: HookEvent, *before: StepWrites) -> OfHooks:
-        """Run hooks that may change the state; returns what they changed and counted.
-
-        Raises:
-            FailRun: a hook wants the run to fail.
-        """
-        if not self.hooks.wants(event.hook):
-            return OfHooks()
-        draft, notes = self.draft(*before), Notes()
-        await self.fire(self.context(step, draft, notes), event)
-        return OfHooks(draft.writes(), self.counted(step, notes))
+    def about(self, step: int) -> dict[str, Any]:
+        """What user code is told about where it runs."""
+        return {**self._place, "step": step}
 
     # -- the stream
 
@@ -498,69 +330,6 @@ class RunScope:
             agent_type=self.agent.name,
             user_id=session.user_id,
             **fields,
-        )
-
-    def counted(self, step: int, notes: Notes) -> tuple[UsageEntry, ...]:
-        """What user code counted, as entries."""
-        return tuple(
-            self.usage_entry(
-                step,
-                source_type="custom",
-                source_name=report.name,
-                amount=report.amount,
-                tokens=report.tokens,
-                success=report.success,
-                metadata=report.metadata,
-            )
-            for report in notes.reports
-        )
-
-    def _about(self, step: int) -> dict[str, Any]:
-        return {**self._place, "step": step}
-
-    def _link(self, step: int, draft: StateDraft[Any], notes: Notes) -> RunLink[Any]:
-        return RunLink(
-            draft=draft,
-            emit=lambda name, data: self.emit(self.chunk(Custom, step, name=name, data=data)),
-            record_usage=notes.reports.append,
-            is_cancelled=self.stop.requested.is_set,
-            entries=self._entry_link(notes),
-            memories=self.services.memories,
-            open_files=partial(self._open_files, step, notes.round),
-        )
-
-    async def _open_files(self, step: int, round: int, *, changes: bool) -> WorkspaceFiles:
-        """The session's workspace. A note that it was opened, and that its files may change, is written first, so that
-        it is known even if the process dies right after."""
-        hand = self.workspace
-        files = await hand.open(self.agent, self.session)
-        if hand.ref != self.session.workspace_ref and not self.has_note(WORKSPACE):
-            await self.note(step, WORKSPACE, Note(round=round, workspace=hand.ref))
-        if changes and not hand.files_changed:
-            await self.note(step, CHANGING, Note(round=round, changes_files=True))
-        return files
-
-    def _entry_link(self, notes: Notes) -> EntryLink:
-        def change(each: Change) -> None:
-            notes.entries.append(each)
-            self._step_entries.append(each)
-
-        return EntryLink(
-            store=self.services.entries,
-            change=change,
-            audit=notes.audit.append,
-            step_changes=lambda: tuple(self._step_entries),
-            session_exists=lambda: self.services.store.session_exists(self.session.session_id),
-        )
-
-    def _report(self, failure: HookFailure) -> None:
-        log_exception(
-            "hook.failed",
-            failure.error,
-            hook=failure.hook,
-            function=failure.function,
-            session_id=self.session.session_id,
-            run_id=self.run.run_id,
         )
 
     async def _write_emitted(self) -> None:

@@ -52,9 +52,9 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
         said = result_in_words(end.message.content, in_parts=end.message.in_parts)
         text = f"Companion {ref.name!r} ({ref.agent_type}) is {end.status}: {said}"
         notice = UserMessage(content=text, hidden=True, metadata={"helix": COMPANION_NOTICE})
-        scope.tell_with_reply(notice)
+        scope.carried.tell_with_reply(notice)
         updates.append(end.ref_update)
-    scope.settled_companions = tuple(updates)
+    scope.carried.settled_companions = tuple(updates)
 
 
 async def untold_at(

@@ -42,7 +42,7 @@ from helix_agents.engine.log import log_exception
 from helix_agents.engine.remote.following import follow_remote
 from helix_agents.engine.remote.rest import DISPATCH_FAILED
 from helix_agents.engine.remote.stops import OPEN, REMOTE, TOOL, id_there
-from helix_agents.engine.scope import OfHooks, RunScope
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.services import Services
 from helix_agents.engine.steps.answers import abandoned, tool_is_gone
 from helix_agents.engine.steps.executing import announce, open_call, settle, tell_before
@@ -51,6 +51,7 @@ from helix_agents.engine.steps.spending import tell_spending
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.engine.steps.stop_watch import StopSignal, look_for_stop, watching
 from helix_agents.engine.steps.undriven import tell_failed
+from helix_agents.engine.user_code import OfHooks, fire_with_draft
 from helix_agents.ports.clock import Clock
 from helix_agents.ports.state_store import SessionStateStore
 
@@ -380,7 +381,7 @@ async def _outcome(
     )
     left = OfHooks()
     try:
-        left = await scope.fire_with_draft(batch.step, event)
+        left = await fire_with_draft(scope, batch.step, event)
     except FailRun as decision:
         fail_run = decision.reason
     spent = scope.usage_entry(

@@ -28,7 +28,7 @@ async def announce_end(scope: RunScope, work: StepWork) -> None:
     """Write how the run ends, as chunks that become visible with its last commit."""
     step = work.batch.step
     for call in work.pending:
-        if work.batch.round == 0 or call.tool_call_id in scope.unknown:
+        if work.batch.round == 0 or call.tool_call_id in scope.carried.unknown:
             await scope.show(_waiting(scope, step, call))
     if work.suspended:
         ids = tuple(call.tool_call_id for call in work.pending)

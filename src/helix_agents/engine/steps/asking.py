@@ -28,7 +28,7 @@ from helix_agents.engine.children.detached import tell_finished_companions
 from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.compacting import fewer_messages, messages_to_show
 from helix_agents.engine.steps.news import tell_news
 from helix_agents.engine.steps.planning import plan_reply
@@ -39,6 +39,7 @@ from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.steps.stop_watch import undisturbed
 from helix_agents.engine.steps.streaming import ReplyStream
 from helix_agents.engine.steps.workspaces import settle_files
+from helix_agents.engine.user_code import Notes, counted, fire, run_context, run_info, surrounding
 from helix_agents.ports.llm import FINISH_TOOL, ModelRequest, ModelSettings, ReplyDone, ToolSpec
 from helix_agents.ports.provider_tools import ProviderTool, refusal_of
 
@@ -90,7 +91,7 @@ class _Asking:
     def look_again(self) -> None:
         """Start again from the current state, which now includes the writes that hooks have noted meanwhile."""
         self.draft = self.scope.draft()
-        self.context = self.scope.context(self.step, self.draft, self.notes)
+        self.context = run_context(self.scope, self.step, self.draft, self.notes)
 
 
 async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
@@ -116,7 +117,7 @@ async def _ask(scope: RunScope, step: int) -> Reply | Stopped:
         return Stopped()
     request = await _request(asking, messages)
     if scope.hooks.wants("before_llm_call"):
-        await scope.fire(asking.context, BeforeLLMCallEvent(model=scope.model.name, request=request))
+        await fire(scope, asking.context, BeforeLLMCallEvent(model=scope.model.name, request=request))
     begun = scope.services.clock.now_ms()
     stream = ReplyStream(scope, step)
     with scope.stop.cutting() as cut:
@@ -198,7 +199,7 @@ async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply
     if scope.shown is not None:
         scope.shown.was_read(tokens.prompt, asking.chosen)
     if scope.hooks.wants("after_llm_call"):
-        await scope.fire(asking.context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
+        await fire(scope, asking.context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
     plan = await plan_reply(scope, step, reply, asking.notes, asking.withheld)
     spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
     return RestingReply(
@@ -207,7 +208,7 @@ async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply
         rejections=plan.rejections,
         previews=plan.previews,
         writes=asking.draft.writes(),
-        usage=(spent, *usage_of(scope, step, reply.provider_calls), *scope.counted(step, asking.notes)),
+        usage=(spent, *usage_of(scope, step, reply.provider_calls), *counted(scope, step, asking.notes)),
         **_told(scope, begun),
     )
 
@@ -231,9 +232,9 @@ def _told(scope: RunScope, begun: int) -> dict[str, Any]:
     return {
         "writer": scope.writer.writer,
         "begun_at": begun,
-        "notices": tuple(scope.told_with_reply),
-        "companions": scope.settled_companions,
-        "entries": scope.news_changes,
+        "notices": tuple(scope.carried.told_with_reply),
+        "companions": scope.carried.settled_companions,
+        "entries": scope.carried.news_changes,
     }
 
 
@@ -242,7 +243,7 @@ async def _surrounded(asking: _Asking, request: ModelRequest, stream: ReplyStrea
     scope = asking.scope
     clock, name = scope.services.clock, scope.model.name
     begun = clock.now_ms()
-    with scope.around(asking.step, AroundLLMCallEvent(model=name, request=request)) as around:
+    with surrounding(scope, asking.step, AroundLLMCallEvent(model=name, request=request)) as around:
         around.begin()
         done = await _with_retries(asking, request, stream)
         around.outcome = AfterLLMCallEvent(
@@ -298,7 +299,7 @@ async def _tell_retry(scope: RunScope, step: int, problem: ModelError, failures:
             failures=failures,
             wait_seconds=wait,
         )
-        await scope.fire(scope.info(step), told)
+        await fire(scope, run_info(scope, step), told)
 
 
 async def _failed(scope: RunScope, ask: Ask, failure: Failure) -> RunFailed:

@@ -71,6 +71,7 @@ from helix_agents.engine.steps.spending import spent_after
 from helix_agents.engine.steps.step_work import StepWork
 from helix_agents.engine.steps.stop_watch import look_for_stop
 from helix_agents.engine.steps.workspaces import keep_files
+from helix_agents.engine.user_code import fire_with_draft
 from helix_agents.ports.llm import replays_turns
 
 _NO_REPLY = AssistantMessage()
@@ -115,7 +116,7 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
     step_id = scope.step_id(batch.step)
     reply = await scope.desk.find_reply(step_id) if batch.round == 0 else None
     if reply is not None:
-        scope.take_reply(reply)
+        scope.carried.take_reply(reply)
     results = await scope.desk.results(step_id)
     order = in_order_of_work(batch.calls)
     work = StepWork(
@@ -125,8 +126,8 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
         reply=reply,
         results=fit_together(scope, results, order, NO_WRITES if reply is None else reply.writes),
         held=await _held(scope, batch, step_id) if batch.round > 0 else {},
-        writes=[*scope.carried, *(() if reply is None else (reply.writes,))],
-        messages=[*scope.notices, *(() if reply is None else (reply.message,))],
+        writes=[*scope.carried.writes, *(() if reply is None else (reply.writes,))],
+        messages=[*scope.carried.notices, *(() if reply is None else (reply.message,))],
         record={},
     )
     _check_whole(request, work)
@@ -298,7 +299,7 @@ def _unsettled(scope: RunScope, work: StepWork, call: PlannedCall) -> ToolUnsett
 
 async def _tell(scope: RunScope, work: StepWork, event: HookEvent) -> None:
     """Run hooks on the state with this commit's writes so far; what they change and count joins the commit."""
-    left = await scope.fire_with_draft(work.batch.step, event, *work.writes[len(scope.carried) :])
+    left = await fire_with_draft(scope, work.batch.step, event, *work.writes[len(scope.carried.writes) :])
     if left.writes:
         work.writes.append(left.writes)
     work.usage.extend(left.usage)
@@ -330,7 +331,7 @@ def _drop_writes(
     # The stored state may differ from the one this run holds: others may change it as well.
     scope.take_state(stored)
     finished_nothing = work.drop_writes(refused, stored)
-    if scope.migration and scope.migration not in work.writes:
+    if scope.carried.migration and scope.carried.migration not in work.writes:
         # The session would claim a version that its state does not have.
         raise refused
     return finished_nothing and work.ended == "completed"
@@ -403,16 +404,20 @@ def _commit(
             *(result.message.tool_call_id for result in work.new if result.consumes),
             *(call.tool_call_id for call in left),
         ),
-        deliver_late_answers=scope.late_answers,
+        deliver_late_answers=scope.carried.late_answers,
         drop_pending=gives_up,
         ref_updates=_ref_updates(scope, work),
-        forget_effects=(*scope.stale_effects, *_recorded_once(work)),
+        forget_effects=(*scope.carried.stale_effects, *_recorded_once(work)),
         run=_run_update(work) if work.ended is not None else None,
         suspend=work.suspended,
         takes_messages=work.ended is None and not work.announced and not replays_turns(scope.agent.model),
         take_stop=work.stopped,
         usage=usage,
-        entries=(*scope.news_changes, *(change for result in work.new for change in result.entries), *work.entries),
+        entries=(
+            *scope.carried.news_changes,
+            *(change for result in work.new for change in result.entries),
+            *work.entries,
+        ),
         audit=tuple(line for result in work.new for line in result.audit),
         stream=stream,
         stream_end=stream_end,
@@ -442,7 +447,7 @@ def _ref_updates(scope: RunScope, work: StepWork) -> tuple[SubSessionRefUpdate, 
         for call in left
         if (child := _child_left(scope, call)) is not None
     )
-    return (*scope.forgotten_children, *scope.settled_companions, *results, *let_go)
+    return (*scope.carried.forgotten_children, *scope.carried.settled_companions, *results, *let_go)
 
 
 def _child_left(scope: RunScope, call: PlannedCall) -> SessionId | None:
@@ -456,7 +461,7 @@ def _usage(scope: RunScope, work: StepWork) -> tuple[UsageEntry, ...]:
     entries = [*(work.reply.usage if work.reply is not None else ())]
     for result in work.new:
         entries.extend(result.usage)
-    entries.extend((*scope.noted_usage, *work.usage))
+    entries.extend((*scope.carried.usage, *work.usage))
     first = work.batch.round * ENTRIES_PER_ROUND
     return tuple(msgspec.structs.replace(entry, n=n) if n else entry for n, entry in enumerate(entries, first))
 
@@ -479,7 +484,7 @@ async def _follow(scope: RunScope, work: StepWork, committed: Committed) -> None
     own, count = scope.session.message_count + len(work.messages), committed.message_count
     taken = await _taken_in(scope, own, count) if count > own else ()
     # The model has already seen the notices, so they are in this scope's transcript.
-    fresh = work.messages[len(scope.notices) :]
+    fresh = work.messages[len(scope.carried.notices) :]
     scope.transcript.extend((*fresh, *taken))
     scope.session = msgspec.structs.replace(
         scope.session,

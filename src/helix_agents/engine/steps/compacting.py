@@ -23,6 +23,7 @@ from helix_agents.engine.desk import COMPACTING, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.shown import BYTES_PER_TOKEN, Shown, about_tokens
+from helix_agents.engine.user_code import fire_with_draft, surrounding
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
 # The threshold divided by this is the least number of tokens that is worth summarising.
@@ -166,7 +167,8 @@ class _Summaries:
         request = msgspec.structs.replace(self._request, messages=(UserMessage(content=told),))
         scope, name = self._scope, self._model.name
         await self._tell(BeforeLLMCallEvent(model=name, request=request, purpose="summary"))
-        with scope.around(self._step, AroundLLMCallEvent(model=name, request=request, purpose="summary")) as around:
+        surrounded = AroundLLMCallEvent(model=name, request=request, purpose="summary")
+        with surrounding(scope, self._step, surrounded) as around:
             around.begin()
             begun = scope.services.clock.now_ms()
             with Contained(f"Model {name!r}"):
@@ -191,7 +193,7 @@ class _Summaries:
         raise ModelError(self._model.name, "the stream ended without a whole reply")
 
     async def _tell(self, event: HookEvent) -> None:
-        left = await self._scope.fire_with_draft(self._step, event, StepWrites(ops=tuple(self._written)))
+        left = await fire_with_draft(self._scope, self._step, event, StepWrites(ops=tuple(self._written)))
         self._written.extend(left.writes.ops)
         self._usage.extend(left.usage)
 

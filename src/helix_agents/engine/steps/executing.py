@@ -32,10 +32,11 @@ from helix_agents.domain.writes import NO_WRITES, StepWrites, apply_writes
 from helix_agents.engine.desk import BEFORE, Note, RestingResult, StepLost
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall, in_order_of_work
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.scope import Notes, OfHooks, RunScope
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.corrections import RETRY_REQUESTED
 from helix_agents.engine.steps.fitting import fit_together
 from helix_agents.engine.steps.patches import json_patch
+from helix_agents.engine.user_code import Notes, OfHooks, counted, fire, fire_with_draft, surrounding, tool_context
 
 _NO_LIMIT = nullcontext()
 
@@ -61,7 +62,7 @@ async def execute(
     if not scope.hooks.wants("around_tool"):
         return await _execute(scope, batch, planned, tool, values, given, approval)
     about = {"tool_name": tool.name, "tool_call_id": planned.tool_call_id}
-    with scope.around(batch.step, AroundToolEvent(**about, input=given)) as around:
+    with surrounding(scope, batch.step, AroundToolEvent(**about, input=given)) as around:
         result = await _execute(scope, batch, planned, tool, values, given, approval, around)
         if result is not None and around.begun:
             around.outcome = after_tool(result, "function")
@@ -83,7 +84,7 @@ async def _execute(
     earlier = await _earlier_writes(scope, batch, planned)
     draft = scope.draft(*earlier)
     notes = Notes(batch.round)
-    context = scope.tool_context(step, call_id, draft, notes, approval)
+    context = tool_context(scope, step, call_id, draft, notes, approval)
     beside = {EDITED_INPUT: given} if approval is not None and approval.edited else {}
     begun = scope.services.clock.now_ms()
     await scope.show(scope.chunk(ToolStart, step, tool_call_id=call_id, tool_name=tool.name, arguments=given))
@@ -116,7 +117,7 @@ async def _execute(
         writes=writes,
         entries=tuple(notes.entries) if problem is None else (),
         audit=tuple(notes.audit),
-        usage=(spent, *scope.counted(step, notes)),
+        usage=(spent, *counted(scope, step, notes)),
         input=given,
         duration_ms=took,
         ended_at=ended,
@@ -143,7 +144,7 @@ async def _call(
         try:
             if scope.hooks.wants("before_tool"):
                 about = {"tool_name": tool.name, "tool_call_id": context.tool_call_id}
-                await scope.fire(context, BeforeToolEvent(**about, input=given))
+                await fire(scope, context, BeforeToolEvent(**about, input=given))
             if around is not None:
                 around.begin()
             async with limit or _NO_LIMIT:
@@ -182,7 +183,7 @@ async def tell_before(scope: RunScope, batch: Batch, planned: PlannedCall, *even
     """
     told: list[OfHooks] = []
     for event in events:
-        told.append(await scope.fire_with_draft(batch.step, event, *(left.writes for left in told)))
+        told.append(await fire_with_draft(scope, batch.step, event, *(left.writes for left in told)))
     ops = tuple(op for left in told for op in left.writes.ops)
     usage = tuple(entry for left in told for entry in left.usage)
     if ops or usage:
@@ -227,7 +228,7 @@ async def _earlier_writes(scope: RunScope, batch: Batch, planned: PlannedCall) -
 async def _state_writes(scope: RunScope, context: ToolContext[Any, Any], call_id: ToolCallId) -> StepWrites:
     writes = context.link.draft.writes(call_id)
     if writes and scope.hooks.wants("on_state_change"):
-        await scope.fire(context, StateChangeEvent(tool_call_id=call_id, writes=writes))
+        await fire(scope, context, StateChangeEvent(tool_call_id=call_id, writes=writes))
         writes = context.link.draft.writes(call_id)
     return writes
 

@@ -32,9 +32,10 @@ from helix_agents.engine.children.ends import known_of_children
 from helix_agents.engine.desk import Note, RestingResult
 from helix_agents.engine.effects import Batch, CallOutcome, PlannedCall
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.executing import announce, execute, settle
 from helix_agents.engine.store_desk import reply_row
+from helix_agents.engine.user_code import Notes, counted, tool_context
 from helix_agents.ports.state_store import SessionStateStore
 
 T = TypeVar("T")
@@ -308,7 +309,7 @@ async def _resolve_unknown(
         return await _settle_known(scope, batch, unknown)
     if policy != "ask":
         notes = Notes(batch.round)
-        context = scope.tool_context(batch.step, planned.tool_call_id, scope.draft(), notes)
+        context = tool_context(scope, batch.step, planned.tool_call_id, scope.draft(), notes)
         given = Content(None)
         found: Reconciled = StillUnknown()
         with scope.stop.cutting(scope.services.options.cancel_grace_seconds) as cut:
@@ -329,7 +330,7 @@ async def _resolve_unknown(
                 message = ToolMessage(
                     tool_call_id=planned.tool_call_id, tool_name=tool.name, content=content, in_parts=in_parts
                 )
-                usage = (*unknown.usage, *scope.counted(batch.step, notes))
+                usage = (*unknown.usage, *counted(scope, batch.step, notes))
                 known = RestingResult(message=message, once=True, usage=usage)
                 return await _settle_known(scope, batch, _of_edited(known, tool, values, approval))
             case StillUnknown():

@@ -21,6 +21,7 @@ from helix_agents.engine.steps.late_answers import with_late_answers
 from helix_agents.engine.steps.planning import limits_of
 from helix_agents.engine.steps.streaming import say_again
 from helix_agents.engine.store_desk import recorded_reply
+from helix_agents.engine.user_code import fire_with_draft
 
 
 async def open_run(scope: RunScope) -> Position:
@@ -80,7 +81,7 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
         if note.round == (0 if batch is None else batch.round) and not (anew and name == OPENING):
             scope.take_note(name, note)
     for result in (await scope.desk.results(step_id)).values():
-        scope.take_entries(result.entries)
+        scope.carried.entries.extend(result.entries)
     if batch is not None:
         return None
     if not scope.desk.is_durable and scope.run.attempt > 1:
@@ -90,7 +91,7 @@ async def _pick_up(scope: RunScope, batch: OpenBatch | None, *, anew: bool) -> R
             await scope.desk.put_reply(step_id, resting)
     resting = await scope.desk.find_reply(step_id)
     if resting is not None:
-        scope.take_reply(resting)
+        scope.carried.take_reply(resting)
     return resting
 
 
@@ -213,7 +214,7 @@ async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: N
     except ChunkTooLargeError:
         await scope.writer.write(msgspec.structs.replace(chunk, taken=()))
     try:
-        left = await scope.fire_with_draft(step, event)
+        left = await fire_with_draft(scope, step, event)
         # The entries go into the next commit, so they count for the step that it makes.
         usage = tuple(msgspec.structs.replace(entry, step=_step_of(scope, batch)) for entry in left.usage)
         noted = msgspec.structs.replace(beginning, writes=left.writes, usage=usage)

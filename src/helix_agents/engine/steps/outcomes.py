@@ -32,7 +32,7 @@ async def work_out(scope: RunScope, outcome: StepOutcome, work: StepWork) -> Non
         case Stop():
             await _stop(scope, work)
         case Fail(code=code):
-            work.messages = list(scope.notices)
+            work.messages = list(scope.carried.notices)
             work.fail(scope.failure or Failure(code, code))
 
 
@@ -65,7 +65,7 @@ def decide(scope: RunScope, work: StepWork) -> None:
             reply=work.open_reply,
             results=tuple(map(work.result_of, work.batch.calls)),
             new=work.new,
-            writes=tuple(work.writes[len(scope.carried) :]),
+            writes=tuple(work.writes[len(scope.carried.writes) :]),
             tokens=_tokens(scope, work),
             max_steps=(scope.agent if work.heir is None else work.heir.agent).max_steps,
         ),
@@ -124,7 +124,8 @@ def _pending(scope: RunScope, work: StepWork) -> tuple[PendingCall, ...]:
     return tuple(
         pending_for(scope, work.step_id, work.open_reply, call, previews.get(call.tool_call_id))
         for call in work.batch.unsettled
-        if call.kind not in (*DELEGATED, "companion", "handoff", "finish_with") or call.tool_call_id in scope.unknown
+        if call.kind not in (*DELEGATED, "companion", "handoff", "finish_with")
+        or call.tool_call_id in scope.carried.unknown
     )
 
 

@@ -13,8 +13,9 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.sessions import SessionFilter
 from helix_agents.engine.effects import DELEGATED, CallKind, PlannedCall
 from helix_agents.engine.log import log_exception
-from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.corrections import INVALID_ARGUMENTS, UNKNOWN_TOOL
+from helix_agents.engine.user_code import Notes, run_context
 from helix_agents.ports.llm import FINISH_TOOL
 
 SUB_AGENT_LIMIT = "sub_agent_limit"
@@ -159,7 +160,7 @@ async def _needs_approval(
 ) -> bool:
     if isinstance(tool.require_approval, bool):
         return tool.require_approval
-    context = scope.context(step, scope.draft(), notes)
+    context = run_context(scope, step, scope.draft(), notes)
 
     def report(problem: BaseException) -> None:
         log_exception("approval.predicate_failed", problem, tool=tool.name)
@@ -173,4 +174,4 @@ async def _preview(scope: RunScope, step: int, tool: Tool[..., Any], values: dic
     def report(problem: BaseException) -> None:
         log_exception("approval.preview_failed", problem, tool=tool.name)
 
-    return await tool.show(values, scope.context(step, scope.draft(), notes), on_error=report)
+    return await tool.show(values, run_context(scope, step, scope.draft(), notes), on_error=report)

@@ -25,9 +25,10 @@ from helix_agents.domain.transcript import hands_over
 from helix_agents.domain.usage import TokenCount
 from helix_agents.engine.desk import REMEMBERING, Note
 from helix_agents.engine.log import log_event, log_exception
-from helix_agents.engine.scope import Notes, RunScope
+from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.steps.step_work import StepWork
+from helix_agents.engine.user_code import Notes, run_context, surrounding
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
 # How much of a conversation memories are made from, counted from its end.
@@ -52,7 +53,7 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
     with scope.stop.cutting():
         found = await memory.recall(context, question, told_in(shown))
         if found:
-            scope.tell_with_reply(recollection_message(found, scope.session.user_id))
+            scope.carried.tell_with_reply(recollection_message(found, scope.session.user_id))
             log_event("memory.recalled", session_id=scope.session.session_id, memories=len(found))
 
 
@@ -83,22 +84,22 @@ async def learn(scope: RunScope, work: StepWork) -> None:
     memory = scope.agent.memory
     if memory is None or memory.learns_every is None or not _may_be_marked(work):
         return
-    if scope.remembered is None:
+    if scope.carried.remembered is None:
         try:
             await _learn(scope, work, memory)
         except (Exception, ControlFlow) as problem:
             log_exception("memory.not_learned", problem, session_id=scope.session.session_id, step=work.batch.step)
-    if scope.remembered is not None:
-        work.mark_last(REMEMBERED, list(scope.remembered))
+    if scope.carried.remembered is not None:
+        work.mark_last(REMEMBERED, list(scope.carried.remembered))
 
 
 async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
     assert memory.learns_every is not None
-    said = _unlearned([*scope.transcript, *work.messages[len(scope.notices) :]])
+    said = _unlearned([*scope.transcript, *work.messages[len(scope.carried.notices) :]])
     if sum(isinstance(each, UserMessage) for each in said) < memory.learns_every:
         return
     step, round_ = work.batch.step, work.batch.round
-    context = scope.context(step, scope.draft(), Notes())
+    context = run_context(scope, step, scope.draft(), Notes())
     lessons = _Lessons(scope, step, memory)
     await check_budgets(scope, work.reply)
     begun = scope.services.clock.now_ms()
@@ -154,7 +155,7 @@ class _Lessons:
         )
         scope, surrounded = self._scope, AroundLLMCallEvent(model=self.model.name, request=request, purpose="memory")
         # Only hooks that cannot change the state: the step's commit is under way.
-        with scope.around(request.step, surrounded) as around:
+        with surrounding(scope, request.step, surrounded) as around:
             around.begin()
             begun = scope.services.clock.now_ms()
             with Contained(f"Model {self.model.name!r}"):

@@ -33,7 +33,7 @@ async def settle_skills(scope: RunScope, provider: SkillProvider) -> None:
         fragment = await _ask(scope, provider)
         shown = _shown(scope)
         if fragment != (shown.skills or ""):
-            scope.tell_with_reply(skills_message(fragment))
+            scope.carried.tell_with_reply(skills_message(fragment))
 
 
 def _has_just_taken_over(scope: RunScope) -> bool:

@@ -51,7 +51,7 @@ def spent_after(scope: RunScope, usage: Iterable[UsageEntry], *, step_is_whole: 
     """What the run will have used as of its next commit; unchanged if no budget is counted."""
     if not scope.counts_spending:
         return scope.session.spent
-    spent = _counted(scope).used(priced(scope, usage), scope.spending_below)
+    spent = _counted(scope).used(priced(scope, usage), scope.carried.spending_below)
     return spent.settled() if step_is_whole else spent
 
 
@@ -82,8 +82,8 @@ def _counted(scope: RunScope) -> Spent:
 
 def _in_hand(scope: RunScope, reply: RestingReply | None = None) -> Spent:
     """The committed spending, plus what this step used since."""
-    usage = (*scope.noted_usage, *(() if reply is None else reply.usage))
-    return _counted(scope).used(priced(scope, usage), scope.spending_below)
+    usage = (*scope.carried.usage, *(() if reply is None else reply.usage))
+    return _counted(scope).used(priced(scope, usage), scope.carried.spending_below)
 
 
 async def _at_desk(scope: RunScope) -> Spent:

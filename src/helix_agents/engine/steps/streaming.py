@@ -29,6 +29,7 @@ from helix_agents.domain.messages import (
 from helix_agents.domain.records import check_record, decode, encode
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.provider_calls import ProviderCalls, tell_again, tell_sources
+from helix_agents.engine.user_code import fire, run_info
 from helix_agents.ports.llm import (
     ModelRequest,
     ProviderCallEnded,
@@ -127,7 +128,7 @@ class ReplyStream:
         if not isinstance(last, TextDelta) or not self._scope.writer.extend(last, delta):
             self._growing = await _write_delta(self._scope, self._scope.chunk(TextDelta, self._step, delta=delta))
         if self._scope.hooks.wants("on_text_delta"):
-            await self._scope.fire(self._scope.info(self._step), TextDeltaEvent(delta=delta))
+            await fire(self._scope, run_info(self._scope, self._step), TextDeltaEvent(delta=delta))
 
     async def _think(self, piece: ThinkingPiece) -> None:
         last, ends = self._growing, piece.done or piece.signature is not None
@@ -143,7 +144,8 @@ class ReplyStream:
             written = await _write_delta(self._scope, chunk)
             self._growing = None if ends else written
         if self._scope.hooks.wants("on_thinking"):
-            await self._scope.fire(self._scope.info(self._step), ThinkingEvent(delta=piece.delta, done=piece.done))
+            event = ThinkingEvent(delta=piece.delta, done=piece.done)
+            await fire(self._scope, run_info(self._scope, self._step), event)
 
     async def _provider_does(self, event: ProviderCallStarted | ProviderCallInput | ProviderCallEnded) -> None:
         calls = self._of_provider()

@@ -96,7 +96,7 @@ async def open_scope(
         parent=parent,
         delegated_by=delegated_by,
     )
-    scope.migration = loaded.writes
+    scope.carried.migration = loaded.writes
     if session.interrupt_flag is not None or session.status == "paused":
         stop.request(session.interrupt_flag)
     return scope
@@ -173,7 +173,7 @@ async def take_notes_of_others(scope: RunScope, batch: OpenBatch) -> None:
     other note that this scope already has is skipped, because the model would be told it twice."""
     for name, note in (await scope.desk.notes(scope.step_id(batch.step))).items():
         of_a_call = not name.startswith((OPENING, ASKING, COMPACTING, WORKSPACE))
-        if note.round == batch.round and (of_a_call or not scope.has_note(name)):
+        if note.round == batch.round and (of_a_call or not scope.carried.has(name)):
             scope.take_note(name, note)
 
 

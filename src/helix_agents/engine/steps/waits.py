@@ -35,7 +35,7 @@ def pending_for(
     now = scope.services.clock.now_ms()
     deadline = _deadline_ms(scope, tool)
     # A server call that waits without being gated ran in a process that died, and its outcome is unknown.
-    begun = scope.unknown.get(planned.tool_call_id)
+    begun = scope.carried.unknown.get(planned.tool_call_id)
     unknown = planned.kind in ("server", "finish_with") or begun is not None
     kind: PendingKind = "approval" if tool is None or unknown else _KINDS[tool.kind]
     return PendingCall(

@@ -76,7 +76,7 @@ async def keep_files(scope: RunScope, work: StepWork) -> None:
     if hand.ref is None:
         return
     if hand.files_changed:
-        before = len(scope.transcript) - len(scope.notices)
+        before = len(scope.transcript) - len(scope.carried.notices)
         last = work.messages[-1] if work.messages else scope.transcript[-1] if scope.transcript else None
         place = place_of(before + len(work.messages), last)
         hand.ref = msgspec.structs.replace(hand.ref, at=place)
