@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from helix_agents.agent.context import ToolContext as ToolContext
     from helix_agents.agent.failures import FailRun as FailRun
     from helix_agents.agent.failures import OutcomeUnknown as OutcomeUnknown
+    from helix_agents.agent.failures import RetryOutput as RetryOutput
     from helix_agents.agent.failures import RetryTool as RetryTool
     from helix_agents.agent.failures import ToolFailed as ToolFailed
     from helix_agents.agent.fallback_model import FallbackModel as FallbackModel
@@ -225,6 +226,7 @@ _HOME: dict[str, str] = {
     "QueuedTurnDropped": "helix_agents.domain.queued",
     "Reconciled": "helix_agents.agent.outcomes",
     "Replace": "helix_agents.domain.writes",
+    "RetryOutput": "helix_agents.agent.failures",
     "RetryTool": "helix_agents.agent.failures",
     "RoutingScriptedModel": "helix_agents.llm.scripted",
     "RunContext": "helix_agents.agent.context",
@@ -361,6 +363,7 @@ __all__ = [
     "QueuedTurnDropped",
     "Reconciled",
     "Replace",
+    "RetryOutput",
     "RetryTool",
     "RoutingScriptedModel",
     "RunContext",

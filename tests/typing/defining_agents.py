@@ -26,6 +26,7 @@ from helix_agents import (
     InMemoryWorkspaces,
     Memory,
     ModelSettings,
+    RetryOutput,
     RunContext,
     TemporalAgentExecutor,
     Tool,
@@ -242,6 +243,26 @@ def pay(amount: int) -> None:
 
 
 tool(effect="twice")  # pyright: ignore[reportArgumentType]
+
+
+# ---- checks of the output
+
+
+def sourced(ctx: RunContext[Notes, Services], output: Report) -> None:
+    if not ctx.state.queries:
+        raise RetryOutput("name your sources")
+
+
+async def polite(ctx: RunContext[Any, Any], output: object) -> None: ...
+
+
+def brief(ctx: RunContext, output: str) -> None: ...
+
+
+Agent(name="g", model="openai:gpt-5", state=Notes, output=Report, output_checks=[sourced, polite])
+Agent(name="h", model="openai:gpt-5", output_checks=[brief, polite])
+Agent(name="i", model="openai:gpt-5", state=Notes, output=Report, output_checks=[brief])  # pyright: ignore[reportArgumentType]
+Agent(name="j", model="openai:gpt-5", output_checks=sourced)  # pyright: ignore[reportArgumentType]
 
 
 # ---- tools that are not always offered

@@ -22,6 +22,7 @@ from helix_agents.agent.hooks import Hooks, each_hooks
 from helix_agents.agent.memory import AgentMemory, tools_of
 from helix_agents.agent.model_settings import check_tool_choice
 from helix_agents.agent.output import OutputT, OutputType
+from helix_agents.agent.output_checks import OutputCheck
 from helix_agents.agent.schemas import jsonable
 from helix_agents.agent.skills import GivenSkills, provider_of, skill_tools
 from helix_agents.agent.state_draft import StateDraft
@@ -88,6 +89,8 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         stop_when: Called with each complete step before it is committed. Returning True, or a reason, ends the turn.
         retries: How many times per turn the model may correct its calls to one tool, unless the tool says otherwise.
         output_retries: How many times the model is reminded or corrected before a run without valid output fails.
+        output_checks: Functions of the run and its output, called one after the other before the run completes with
+            what the model said or handed in. One that raises `RetryOutput` sends the model back.
         compaction: When to summarise a long conversation for the model. Without it, the model sees all of it.
         history_processors: Functions that choose, one after the other, what the model is shown before each call, such
             as `ForgetToolResults`. They change nothing that is stored.
@@ -125,6 +128,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
     stop_when: StopWhen[AgentStateT] | None = None
     retries: int = 2
     output_retries: int = 2
+    output_checks: Sequence[OutputCheck[AgentStateT, DepsT, OutputT]] | None = None
     compaction: Compaction | None = None
     history_processors: Sequence[HistoryProcessor[AgentStateT, DepsT]] | None = None
     memory: AgentMemory | None = None
@@ -145,6 +149,7 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         _ = self.handoff_tools
         object.__setattr__(self, "handoffs", tuple(self.handoffs))
         object.__setattr__(self, "persistent_agents", tuple(self.persistent_agents))
+        object.__setattr__(self, "output_checks", tuple(self.output_checks or ()))
         object.__setattr__(self, "preload_skills", tuple(self.preload_skills))
         object.__setattr__(self, "history_processors", tuple(self.history_processors or ()))
         if isinstance(self.skills, Sequence):

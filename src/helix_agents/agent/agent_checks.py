@@ -14,6 +14,7 @@ from helix_agents.agent.hooks import HOOK_NAMES, Hooks
 from helix_agents.agent.memory import check_memory
 from helix_agents.agent.model_settings import check_settings
 from helix_agents.agent.names import check_name
+from helix_agents.agent.output_checks import check_output_checks
 from helix_agents.agent.provider_tools import check_provider_tools
 from helix_agents.agent.signatures import NOTHING
 from helix_agents.agent.skills import check_skills
@@ -54,6 +55,7 @@ def check_definition(given: Mapping[str, Any]) -> None:
         check_budget(given["budget"], subject)
     _check_compaction(given["compaction"], subject)
     check_processors(given["history_processors"], subject)
+    check_output_checks(given["output_checks"], subject)
     check_memory(given["memory"], subject)
     if given["memory"] is not None and given["memory"].model is not None:
         _check_model(given["memory"].model, f"The memory of {subject}")

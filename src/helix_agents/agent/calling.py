@@ -27,6 +27,11 @@ def is_generator(function: Callable[..., Any]) -> bool:
     )
 
 
+def name_of(function: object) -> str:
+    """What to call it in a message: its name, or that of its class."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Whether it can be called with this many values."""
     try:

@@ -8,9 +8,10 @@
 | `FailRun("budget exhausted")`        | the run fails with this reason                                          |
 | any other exception                  | the model sees that the tool failed; the traceback is in the log        |
 
-In a hook only `FailRun` has a meaning; anything else it raises is logged, and the run continues.
+In a check of the output, `RetryOutput("name your sources")` sends the model back, `FailRun` fails the run, and so does
+any other exception. In a hook only `FailRun` has a meaning; anything else it raises is logged, and the run continues.
 
-All four derive from `BaseException`, so that neither an `except Exception` nor a retrying decorator around the
+All of them derive from `BaseException`, so that neither an `except Exception` nor a retrying decorator around the
 caller's own code can swallow a decision that is meant for the run.
 """
 
@@ -35,6 +36,10 @@ class ControlFlow(BaseException):
 
 class RetryTool(ControlFlow):
     """The call can succeed with other arguments. The message tells the model which."""
+
+
+class RetryOutput(ControlFlow):
+    """The output is not acceptable. The message tells the model why, and it may hand in another one."""
 
 
 class ToolFailed(ControlFlow):

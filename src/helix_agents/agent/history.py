@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from helix_agents.agent.calling import call_quick, is_generator
+from helix_agents.agent.calling import call_quick, is_generator, name_of
 from helix_agents.agent.choices import check_whole
 from helix_agents.agent.context import DepsT, RunContext
 from helix_agents.agent.state_type import StateT
@@ -137,7 +137,7 @@ def check_processors(given: Any, subject: str) -> None:
             problem = f"history_processors has {each!r}, which is not a function of a run and its messages."
             raise DefinitionError(subject, problem)
         if is_generator(each):
-            problem = f"the history processor {_name_of(each)!r} is a generator; return a list of messages instead."
+            problem = f"the history processor {name_of(each)!r} is a generator; return a list of messages instead."
             raise DefinitionError(subject, problem)
 
 
@@ -153,7 +153,7 @@ async def processed(
     """
     shown: Sequence[Message] = tuple(messages)
     for each in processors:
-        what = f"The history processor {_name_of(each)!r} of {ctx.agent!r}"
+        what = f"The history processor {name_of(each)!r} of {ctx.agent!r}"
         shown = _checked(what, await call_quick(what, each, ctx, shown))
     return as_shown(shown)
 
@@ -170,7 +170,3 @@ def _checked(what: str, returned: Any) -> tuple[Message, ...]:
     if not shown:
         raise ValueError(f"{what} returned no message; the model needs at least one")
     return shown
-
-
-def _name_of(processor: object) -> str:
-    return getattr(processor, "__name__", type(processor).__name__)

@@ -8,7 +8,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from helix_agents.agent.failures import ControlFlow, RetryTool, ToolFailed
+from helix_agents.agent.failures import ControlFlow, RetryOutput, RetryTool, ToolFailed
 from helix_agents.domain.errors import UnstorableValueError
 from helix_agents.domain.messages import File, Image, Text, says_nothing
 from helix_agents.domain.parts import Content, in_json, parts_of
@@ -18,7 +18,7 @@ from helix_agents.domain.texts import said_by, storable
 SCHEMA_PROBLEMS = (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, PydanticUserError)
 """What pydantic raises for a type it cannot work with."""
 
-REFUSALS = (Exception, RetryTool, ToolFailed)
+REFUSALS = (Exception, RetryOutput, RetryTool, ToolFailed)
 """What handling a value of a user's type can raise: its validators and serialisers are user code, and pydantic treats
 only some exceptions as a verdict on the value."""
 

@@ -21,7 +21,7 @@ class RestingReply(Record):
     `notices` are hidden messages that the model saw before it replied. `companions` are the children whose ends those
     messages report, and `entries` the changes that record which other news they told. `writer` is the number of the
     stream writer that streamed the reply, and `begun_at` the time at which the model was asked: if two tries are alive
-    at once, the later one counts.
+    at once, the later one counts. `refused` says why a check refused the reply's text as the run's output.
     """
 
     message: AssistantMessage
@@ -35,6 +35,7 @@ class RestingReply(Record):
     entries: tuple[Change, ...] = ()
     writer: int = 0
     begun_at: int = 0
+    refused: str | None = None
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -135,6 +136,9 @@ WORKSPACE = "__workspace__"
 
 CHANGING = "__changing__"
 """The note of a call that is about to change files of the workspace, whether or not it succeeds."""
+
+PAID = "__paid__"
+"""The note of a reply that nobody keeps, because its run fails: it has to be paid for."""
 
 BEFORE = "__before__"
 """Name prefix of notes that hooks before a call leave."""

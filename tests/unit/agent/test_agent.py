@@ -163,6 +163,7 @@ def test_it_has_every_parameter_that_works_and_no_other() -> None:
         "output", "max_steps", "stop_when", "retries", "output_retries", "hooks", "session_ttl", "pending_deadline",
         "persistent_agents", "capabilities", "compaction", "skills", "memory", "preload_skills", "budget", "prices",
         "workspace", "history_processors", "provider_tools", "handoffs",
+        "output_checks",
     }  # fmt: skip
 
 

@@ -25,13 +25,13 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.summaries import NOT_SUMMARISED
 from helix_agents.domain.texts import said_by
 from helix_agents.engine.children.detached import tell_finished_companions
-from helix_agents.engine.desk import ASKING, Failure, Note, RestingReply
+from helix_agents.engine.desk import ASKING, PAID, Failure, Note, RestingReply
 from helix_agents.engine.effects import Ask, Reply, RunFailed, Stopped
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.compacting import fewer_messages, messages_to_show
 from helix_agents.engine.steps.news import tell_news
-from helix_agents.engine.steps.planning import plan_reply
+from helix_agents.engine.steps.planning import ForbiddenReply, plan_reply
 from helix_agents.engine.steps.provider_calls import usage_of
 from helix_agents.engine.steps.remembering import recall
 from helix_agents.engine.steps.skills import settle_skills, with_skills
@@ -67,6 +67,10 @@ async def ask_model(scope: RunScope, ask: Ask) -> Reply | Stopped | RunFailed:
         return await _ask(scope, ask.step)
     except FailRun as decision:
         return await _failed(scope, ask, Failure("hook_failed_run", decision.reason))
+    except ForbiddenReply as forbidden:
+        # The reply is not kept, so its text is withdrawn from whoever has read it.
+        await undisturbed(scope.discard_step(ask.step))
+        return await _failed(scope, ask, forbidden.failure)
     except _FAILURES as problem:
         return await _failed(scope, ask, Failure(problem.code, said_by(problem), problem.retryable))
     except HelixError:
@@ -198,17 +202,24 @@ async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply
     name = _answered_by(scope, done)
     if scope.shown is not None:
         scope.shown.was_read(tokens.prompt, asking.chosen)
-    if scope.hooks.wants("after_llm_call"):
-        await fire(scope, asking.context, AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took))
-    plan = await plan_reply(scope, step, reply, asking.notes, asking.withheld)
     spent = scope.usage_entry(step, source_type="tokens", source_name=name, tokens=tokens, amount=took)
+    paid = (spent, *usage_of(scope, step, reply.provider_calls))
+    try:
+        if scope.hooks.wants("after_llm_call"):
+            told = AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took)
+            await fire(scope, asking.context, told)
+        plan = await plan_reply(scope, step, reply, asking.notes, asking.withheld)
+    except (FailRun, ForbiddenReply):
+        await scope.note(step, PAID, Note(usage=(*paid, *counted(scope, step, asking.notes))))
+        raise
     return RestingReply(
         message=msgspec.structs.replace(reply, id=scope.step_id(step), metadata=_metadata(scope, reply)),
         calls=tuple(plan.calls),
         rejections=plan.rejections,
         previews=plan.previews,
         writes=asking.draft.writes(),
-        usage=(spent, *usage_of(scope, step, reply.provider_calls), *counted(scope, step, asking.notes)),
+        usage=(*paid, *counted(scope, step, asking.notes)),
+        refused=plan.refused,
         **_told(scope, begun),
     )
 

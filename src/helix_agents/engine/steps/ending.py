@@ -140,6 +140,7 @@ RETRYABLE = frozenset(
     (
         "max_steps",
         "budget_exhausted",
+        "output_check_failed",
         "provider_rate_limited",
         "provider_unavailable",
         "skills_unavailable",

@@ -67,6 +67,7 @@ def decide(scope: RunScope, work: StepWork) -> None:
             new=work.new,
             writes=tuple(work.writes[len(scope.carried.writes) :]),
             tokens=_tokens(scope, work),
+            refused=None if work.reply is None else work.reply.refused,
             max_steps=(scope.agent if work.heir is None else work.heir.agent).max_steps,
         ),
     )

@@ -4,6 +4,8 @@ from typing import Any
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.companions import SPAWN_AGENT
+from helix_agents.agent.failures import ControlFlow, FailRun
+from helix_agents.agent.output_checks import refused
 from helix_agents.agent.remote_agents import RemoteAgentTool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import ToolInputError
@@ -11,10 +13,12 @@ from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage
 from helix_agents.domain.records import JSON
 from helix_agents.domain.sessions import SessionFilter
+from helix_agents.domain.texts import said_by
+from helix_agents.engine.desk import Failure
 from helix_agents.engine.effects import DELEGATED, CallKind, PlannedCall
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
-from helix_agents.engine.steps.corrections import INVALID_ARGUMENTS, UNKNOWN_TOOL
+from helix_agents.engine.steps.corrections import INVALID_ARGUMENTS, RETRY_REQUESTED, UNKNOWN_TOOL
 from helix_agents.engine.user_code import Notes, run_context
 from helix_agents.ports.llm import FINISH_TOOL
 
@@ -25,14 +29,26 @@ _CUT_OFF = (
 )
 
 
+class ForbiddenReply(Exception):  # noqa: N818  # a decision of the agent's author
+    """The run fails with this reply, which is not kept."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.error)
+        self.failure = failure
+
+
 class Plan:
-    """The calls of a reply in the model's order, with what only the effect bodies need."""
+    """The calls of a reply in the model's order, with what only the effect bodies need.
+
+    `refused` says why a check refused the reply's text as the run's output.
+    """
 
     def __init__(self, withheld: frozenset[str]) -> None:
         self.withheld = withheld
         self.calls: list[PlannedCall] = []
         self.rejections: dict[ToolCallId, ToolMessage] = {}
         self.previews: dict[ToolCallId, JSON] = {}
+        self.refused: str | None = None
         self.children_before: int | None = None
 
     def add(self, call: ToolCall, kind: CallKind, child_session_id: SessionId | None = None, **limits: Any) -> None:
@@ -50,17 +66,23 @@ class Plan:
 async def plan_reply(
     scope: RunScope, step: int, reply: AssistantMessage, notes: Notes, withheld: frozenset[str]
 ) -> Plan:
-    """Check every call of the reply against the agent's tools, except those that were `withheld` from the model;
-    `notes` collects what predicates and previews count."""
+    """Check every call of the reply against the agent's tools, except those that were `withheld` from the model, and
+    its output against the agent's checks; `notes` collects what user code counts.
+
+    Raises:
+        ForbiddenReply: a check of the output fails the run.
+    """
     plan = Plan(withheld)
     for call in reply.tool_calls:
         if call is reply.tool_calls[-1] and reply.stop_reason == "length" and not _is_whole(call):
             # The reply ended before the arguments did: the call would run with arguments missing.
             plan.reject(call, INVALID_ARGUMENTS, _CUT_OFF)
         elif call.name == FINISH_TOOL and scope.agent.output_type is not None:
-            _plan_finish(scope, call, plan)
+            await _plan_finish(scope, step, call, plan, notes)
         else:
             await _plan_tool(scope, step, call, plan, notes)
+    if not reply.tool_calls and scope.agent.output_type is None:
+        plan.refused = await _refusal(scope, step, reply.text, notes)
     return plan
 
 
@@ -68,17 +90,37 @@ def _is_whole(call: ToolCall) -> bool:
     return isinstance(call.arguments, dict) and bool(call.arguments)
 
 
-def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan) -> None:
+async def _plan_finish(scope: RunScope, step: int, call: ToolCall, plan: Plan, notes: Notes) -> None:
     assert scope.agent.output_type is not None
     try:
-        scope.agent.output_type.parse(call.arguments)
+        output = scope.agent.output_type.parse(call.arguments)
     except ToolInputError as problem:
         plan.reject(call, INVALID_ARGUMENTS, str(problem))
         return
     if any(planned.kind == "finish" for planned in plan.calls):
         plan.reject(call, INVALID_ARGUMENTS, "The result was already handed in by this reply; hand it in only once.")
         return
-    plan.add(call, "finish")
+    refusal = await _refusal(scope, step, scope.agent.load_output(output), notes)
+    if refusal is not None:
+        plan.reject(call, RETRY_REQUESTED, refusal)
+    else:
+        plan.add(call, "finish")
+
+
+async def _refusal(scope: RunScope, step: int, output: Any, notes: Notes) -> str | None:
+    """Why a check of the agent refuses this output, or None. Without its answer, no output is accepted."""
+    checks = scope.agent.output_checks
+    if not checks:
+        return None
+    context = run_context(scope, step, scope.draft(), notes)
+    try:
+        return await refused(checks, context, output, in_thread=scope.services.in_thread)
+    except FailRun as decision:
+        raise ForbiddenReply(Failure("output_refused", decision.reason)) from decision
+    except (Exception, ControlFlow) as problem:
+        log_exception("output_check.failed", problem, session_id=scope.session.session_id, step=step)
+        error = f"{type(problem).__name__}: {said_by(problem)}"
+        raise ForbiddenReply(Failure("output_check_failed", error, retryable=True)) from problem
 
 
 async def _plan_tool(scope: RunScope, step: int, call: ToolCall, plan: Plan, notes: Notes) -> None:

@@ -41,7 +41,8 @@ Verdict = GoOn | Finished | Failure
 
 
 class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step whose calls all have their results. `max_steps` is the limit of the agent that would do the next one."""
+    """A step whose calls all have their results. `refused` says why its text is not accepted as the run's output, and
+    `max_steps` is the limit of the agent that would do the next step."""
 
     batch: OpenBatch
     reply: AssistantMessage
@@ -49,6 +50,7 @@ class WholeStep(msgspec.Struct, frozen=True, kw_only=True):
     new: tuple[RestingResult, ...]
     writes: tuple[StepWrites, ...]
     tokens: TokenCount
+    refused: str | None
     max_steps: int
 
 
@@ -111,19 +113,22 @@ def _finished(scope: RunScope, step: WholeStep) -> Finished | None:
 
 
 def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
-    """The model wants to do nothing more: the run ends, or the model is reminded that the output is still missing."""
-    if scope.agent.output_type is None:
+    """The model wants to do nothing more: the run ends, or the model is told what its output still lacks."""
+    if scope.agent.output_type is None and step.refused is None:
         match step.reply.stop_reason:
             case "length" | "content_filter" as cut_off:
                 return Finished(output=step.reply.text, reason=cut_off)
             case _:
                 return Finished(output=step.reply.text)
     if scope.corrections.reminders >= scope.agent.output_retries:
+        if step.refused is not None:
+            return Failure("output_invalid", f"The reply was refused, and no corrections are left: {step.refused}")
         return Failure("output_missing", "The model ended its turn without handing in the output it was asked for.")
     limit = _limits(scope, step)
     if limit is not None:
         return limit
-    return GoOn(reminder=UserMessage(content=_REMINDER, hidden=True, metadata={"helix": OUTPUT_REMINDER}))
+    reminder = _REMINDER if step.refused is None else f"Your reply was not accepted: {step.refused}"
+    return GoOn(reminder=UserMessage(content=reminder, hidden=True, metadata={"helix": OUTPUT_REMINDER}))
 
 
 def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
@@ -140,7 +145,7 @@ def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:
             return Failure("stop_when_failed", f"stop_when raised {type(problem).__name__}: {said_by(problem)}")
         if stop:
             reason = storable(stop) if isinstance(stop, str) else "stop_when"
-            if agent.output_type is not None:
+            if agent.output_type is not None or step.refused is not None:
                 return Failure("stopped_without_output", f"stop_when ended the run before its output: {reason}")
             return Finished(output=step.reply.text, reason=reason)
     if number >= step.max_steps:

@@ -1,6 +1,7 @@
 """All scenarios of an executor, combined in one class to inherit."""
 
 from helix_agents.testing.contracts.executor.budgets import BudgetsContract
+from helix_agents.testing.contracts.executor.checking import CheckingContract
 from helix_agents.testing.contracts.executor.companion_crashes import CompanionCrashesContract
 from helix_agents.testing.contracts.executor.companion_lives import CompanionLivesContract
 from helix_agents.testing.contracts.executor.companions import CompanionsContract
@@ -41,6 +42,7 @@ __all__ = ["ExecutorContract"]
 
 class ExecutorContract(
     ConversationsContract,
+    CheckingContract,
     ToolsContract,
     MergingContract,
     OfferingContract,
