@@ -193,7 +193,10 @@ async def test_an_output_is_of_the_type_that_the_agent_or_its_name_says() -> Non
     expected = Report(title="Tides", pages=3)
     async with served(server) as helix:
         assert await helix.run(reporter, "Write") == expected
-        assert await (await helix.execute(ServedAgent("reporter", output=Report), "Write")).output() == expected
+        run = await helix.execute(ServedAgent("reporter", output=Report), "Write")
+        drafts = [draft async for draft in run.partial_output()]
+        assert drafts[-1] == {"title": "Tides", "pages": 3}
+        assert await run.output() == expected
         run = await helix.execute(ServedAgent("reporter"), "Write")
         with pytest.raises(ToolOutputError, match="ServedAgent"):
             await run.output()

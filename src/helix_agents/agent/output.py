@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from types import UnionType
-from typing import Any, Generic, Union, get_args, get_origin
+from typing import Any, Generic, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
+from pydantic_core import from_json
 from typing_extensions import TypeVar
 
 from helix_agents.agent.schemas import (
@@ -81,6 +82,16 @@ class OutputType(Generic[OutputT]):
             return self._stored(getattr(self._wrapper.model_validate_json(data), WRAPPED_UNDER))
         except REFUSALS as problem:
             raise ToolInputError(FINISH_TOOL, refusal(problem)) from problem
+
+    def so_far(self, arguments: str) -> JSON:
+        """What can be read of the output in arguments that are not complete yet; None if it is nothing."""
+        try:
+            given: JSON = from_json(arguments, allow_partial="trailing-strings")
+        except ValueError:
+            return None
+        if self._wrapper is None:
+            return given
+        return cast("dict[str, JSON]", given).get(WRAPPED_UNDER) if isinstance(given, dict) else None
 
     def arguments(self, value: Any) -> dict[str, JSON]:
         """The arguments of `__finish__` with which a program hands in this value.

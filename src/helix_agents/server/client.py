@@ -39,7 +39,7 @@ class ServedAgent(Generic[OutputT]):
     def __init__(self, name: str, *, output: Any = None) -> None:
         self.name = name
         self._form = output
-        _ = self._type
+        _ = self.output_type
 
     def load_output(self, stored: JSON) -> OutputT:
         """An output as the server sent it, as an object of its type.
@@ -47,14 +47,15 @@ class ServedAgent(Generic[OutputT]):
         Raises:
             ToolOutputError: it is not of this type.
         """
-        if self._type is not None:
-            return self._type.load(stored)
+        if self.output_type is not None:
+            return self.output_type.load(stored)
         if isinstance(stored, str):
             return cast("OutputT", stored)
         raise ToolOutputError(self.name, "it is not a text; say what it is with ServedAgent(name, output=…)")
 
     @cached_property
-    def _type(self) -> OutputType[OutputT] | None:
+    def output_type(self) -> OutputType[OutputT] | None:
+        """How the agent's output is read back; None when it is a text."""
         return None if self._form is None else OutputType[OutputT](self._form, f"ServedAgent {self.name!r}")
 
 
@@ -298,4 +299,4 @@ class AgentClient:
         return next(waiting, None) or "none"
 
     def _run(self, agent: SomeAgent[OutputT], run: Started) -> ClientRun[OutputT]:
-        return ClientRun(self._connection, run.session_id, run.run_id, agent.load_output)
+        return ClientRun(self._connection, run.session_id, run.run_id, agent.load_output, agent.output_type)

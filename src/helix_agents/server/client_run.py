@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any, Generic
 from urllib.parse import quote, urlencode
 
-from helix_agents.agent.output import OutputT
+from helix_agents.agent.growing_output import growing_output
+from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.domain.chunks import StreamChunk, TextDelta
 from helix_agents.domain.errors import RemoteProtocolError, RemoteRefusedError, RemoteUnavailableError
 from helix_agents.domain.ids import RunId, SessionId
@@ -38,11 +39,13 @@ class ClientRun(Generic[OutputT]):
         session_id: SessionId,
         run_id: RunId,
         load: Callable[[JSON], OutputT],
+        output_type: OutputType[OutputT] | None,
     ) -> None:
         self.session_id = session_id
         self.run_id = run_id
         self._connection = connection
         self._load = load
+        self._output_type = output_type
 
     async def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]:
         """The run's chunks, from its start or after a sequence: each exactly once, whatever happens to connections.
@@ -75,6 +78,14 @@ class ClientRun(Generic[OutputT]):
         async for chunk in self.stream():
             if isinstance(chunk, TextDelta) and chunk.session_id == self.session_id:
                 yield chunk.delta
+
+    def partial_output(self) -> AsyncGenerator[Any, None]:
+        """The output while the model writes it: each time as much as can be read, and at last all of it.
+
+        It is a text, or plain JSON under the names that the model uses, and only the last one was validated. It starts
+        again if the model does.
+        """
+        return growing_output(self.stream(), self.session_id, self._output_type)
 
     async def result(self) -> RunResult[OutputT]:
         """Wait for the run to end or to need an answer, and return which.

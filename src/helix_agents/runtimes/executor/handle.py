@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Generic
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.growing_output import growing_output
 from helix_agents.agent.output import OutputT
 from helix_agents.domain.chunks import RunResumed, RunStarted, StreamChunk, TextDelta
 from helix_agents.domain.errors import (
@@ -114,6 +115,14 @@ class RunHandle(Generic[OutputT]):
         async for chunk in self.stream():
             if isinstance(chunk, TextDelta) and chunk.session_id == self.session_id:
                 yield chunk.delta
+
+    def partial_output(self) -> AsyncGenerator[Any, None]:
+        """The output while the model writes it: each time as much as can be read, and at last all of it.
+
+        It is a text, or plain JSON under the names that the model uses, and only the last one was validated. It starts
+        again if the model does.
+        """
+        return growing_output(self.stream(), self.session_id, self._agent.output_type)
 
     async def result(self) -> RunResult[OutputT]:
         """Wait for the run to end, in whichever process it is driven, and return how it ended.

@@ -195,6 +195,34 @@ class ConversationsContract(ScenarioContract):
         assert (await failed(await helix.execute(agent, "Write", SESSION))).code == "output_missing"
         assert (await spoken(helix)).count("hidden: output_reminder") == 2
 
+    async def test_an_output_can_be_read_while_it_is_written(
+        self, helix: Executor, open_executor: OpenExecutor
+    ) -> None:
+        gate = PieceGate(6)
+        script = [reply("Let me see.", calls=[finish({"title": "Tides", "pages": 3})])]
+        agent = _agent(model=ScriptedModel(script, pace=gate), output=Report)
+        async with open_executor() as other:
+            await helix.execute(agent, "Write", SESSION)
+            await gate.until_reached()
+            handle = await other.get_handle(agent, SESSION)
+            assert handle is not None
+            drafts = handle.partial_output()
+            first = await within(anext(drafts))
+            assert first != {"title": "Tides", "pages": 3}
+            assert first.items() <= {"title": "Tides"}.items()
+            gate.opened.set()
+            assert [draft async for draft in drafts][-1] == {"title": "Tides", "pages": 3}
+
+    async def test_a_text_can_be_read_while_it_is_written(self, helix: Executor) -> None:
+        gate = PieceGate(2)
+        agent = _agent(model=ScriptedModel(["Done, all of it."], pace=gate))
+        handle = await helix.execute(agent, "Write", SESSION)
+        drafts = handle.partial_output()
+        await gate.until_reached()
+        assert await within(anext(drafts)) == "Done, al"
+        gate.opened.set()
+        assert [draft async for draft in drafts][-1] == "Done, all of it."
+
     async def test_malformed_output_is_corrected(self, helix: Executor) -> None:
         agent = _agent(finish({"pages": "many"}), finish("{not json"), finish({"title": "Good"}), output=Report)
         assert await completed(await helix.execute(agent, "Write", SESSION)) == Report(title="Good")
