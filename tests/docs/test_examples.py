@@ -28,6 +28,14 @@ SAYS = {
         "approval: book {'train': 'night train', 'price': 120.0}",
         "Your seat is booked.",
     ],
+    "support_desk.py": [
+        "may I refund {'amount': 20}?",
+        "writing: {'text': 'You have your 20 back, Ann.', 'case': None}",
+        "writing: {'text': 'You have your 20 back, Ann.', 'case': 7}",
+        "You have your 20 back, Ann. (case 7)",
+        "We open at nine.",
+        "with desk again: {'number': 7, 'customer': 'Ann', 'paid': [20]}",
+    ],
     "sub_agents.py": [
         "researcher starts",
         "researcher starts",
