@@ -328,6 +328,22 @@ class CheckingContract(ScenarioContract):
         assert await completed(await helix.execute(boss, "Go", SESSION)) == "Thanks."
         assert (await spoken(helix))[2] == "result subagent__writer#call_1_1: All quiet."
 
+    async def test_what_a_sub_agent_is_forbidden_to_say_reaches_neither_its_parent_nor_readers(
+        self, helix: Executor
+    ) -> None:
+        def forbid(ctx: RunContext[Any, Any], output: str) -> None:
+            raise FailRun("against the rules")
+
+        child = _agent(reply("The forbidden words.", usage=TEN), output_checks=[forbid])
+        boss = scripted([delegate("writer", "Write"), "Thanks."], {}, name="boss", tools=[child.as_tool()])
+        handle = await helix.execute(boss, "Go", SESSION)
+        assert await completed(handle) == "Thanks."
+        assert (await spoken(helix))[2] == "error subagent__writer#call_1_1: sub_agent_failed"
+        said = [chunk.delta for chunk in surviving(await chunks_of(handle)) if isinstance(chunk, TextDelta)]
+        assert "".join(said) == "Thanks."
+        assert "forbidden" not in str(await transcript(helix))
+        assert (await handle.usage()).tokens.total >= 10
+
     async def test_who_takes_over_a_conversation_checks_what_it_says(self, helix: Executor) -> None:
         script = [hand_to("writer"), "The secret.", "All quiet."]
         desk = scripted(script, {}, name="desk", handoffs=[_agent(*script)])
