@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -48,7 +48,7 @@ from helix_agents.engine.services import EngineOptions
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process import Executor
-from helix_agents.testing import ScriptedModel, call, reply
+from helix_agents.testing import ScriptedModel, call, finish, reply
 from helix_agents.testing.contracts.executor.stage import SESSION, Gate, spoken, until, within
 
 RUN = Fence(run_id="r-1")
@@ -56,6 +56,14 @@ RUN = Fence(run_id="r-1")
 
 class Diary(BaseModel):
     done: list[str] = []
+
+
+class Titled(BaseModel):
+    title: str
+
+
+class Headed(BaseModel):
+    heading: str
 
 
 class Process:
@@ -303,6 +311,27 @@ async def test_a_reply_that_a_check_forbade_is_forbidden_and_paid_for_elsewhere_
     used = await stage.parts.usage.get_usage_rollup(SESSION)
     assert used.tokens.total == 2
     assert (await stage.parts.state.load_state(SESSION)).error == "no"
+
+
+@pytest.mark.parametrize("ran", ["with the old agent", "with the new agent"])
+@pytest.mark.parametrize("output", [Headed, None], ids=["another type", "a text"])
+async def test_an_output_that_a_deploy_made_invalid_before_its_commit_is_an_error_the_model_sees(
+    stage: Stage, output: type[Headed] | None, ran: str
+):
+    model = ScriptedModel([finish({"title": "Tides"})], by="calls")
+    await stage.begin(Agent(name="writer", model=model, output=Titled))
+    process = stage.process()
+    await process.do("open")
+    calls = await process.ask()
+    if ran == "with the old agent":
+        await process.run(*calls)
+    stage.helix.agents.replace(Agent[Any, Any](name="writer", model=model, output=cast("Any", output)))
+    other = stage.process(keep_seconds=0)
+    if ran == "with the new agent":
+        await other.run(*calls)
+    assert await other.commit(calls, 1, Advance()) == "continue"
+    code = "unknown_tool_since_deploy" if output is None else "input_refused_since_deploy"
+    assert (await spoken(stage.helix))[2] == f"error __finish__#call_1_1: {code}"
 
 
 async def test_a_model_call_that_is_asked_for_again_after_its_step_was_committed_asks_nobody(stage: Stage):
