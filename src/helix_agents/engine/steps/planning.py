@@ -107,20 +107,21 @@ async def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan, context: Run
     if any(planned.kind == "finish" for planned in plan.calls):
         plan.reject(call, INVALID_ARGUMENTS, "The result was already handed in by this reply; hand it in only once.")
         return
-    refusal = await _refusal(scope, scope.agent.load_output(output), context)
+    refusal = await _refusal(scope, output, context)
     if refusal is not None:
         plan.reject(call, RETRY_REQUESTED, refusal)
     else:
         plan.add(call, "finish")
 
 
-async def _refusal(scope: RunScope, output: Any, context: RunContext[Any, Any]) -> str | None:
+async def _refusal(scope: RunScope, stored: JSON, context: RunContext[Any, Any]) -> str | None:
     """Why a check of the agent refuses this output, or None. Without its answer, no output is accepted."""
     checks = scope.agent.output_checks
     if not checks:
         return None
     services = scope.services
     try:
+        output = scope.agent.load_output(stored)
         refusal = await refused(checks, context, output, in_thread=services.in_thread, apart=scope.keeps_tools_apart)
         # A state that its type refuses is a mistake of the check.
         context.link.draft.writes()
