@@ -154,7 +154,6 @@ def _read_partly(arguments: str) -> JSON:
     """The JSON that these characters begin, without what is not certain yet."""
     given: JSON = from_json(arguments, allow_partial="trailing-strings", allow_inf_nan=False)
     if arguments[-1:].isdigit() and given == from_json(arguments, allow_partial=True, allow_inf_nan=False):
-        # No text was cut, so a number was, perhaps: half of one is another number. An exponent that is not complete
-        # makes the parser leave it out.
-        return from_json(f"{arguments}e", allow_partial=True, allow_inf_nan=False)
+        # They do not end inside a text, so they end in a number, of which more may come: half of one is another number.
+        return from_json(arguments.rstrip("+-.0123456789eE"), allow_partial=True, allow_inf_nan=False)
     return given
