@@ -1,4 +1,4 @@
-"""A writer with tools, state, an approval and a structured result, in one file.
+"""A writer with tools, state, an approval and a structured result that is checked, in one file.
 
 It runs without a key, on a model that follows a script. Set HELIX_MODEL, for example to "anthropic:claude-sonnet-4-5",
 to use a real one.
@@ -9,7 +9,19 @@ import os
 
 from pydantic import BaseModel
 
-from helix_agents import Agent, Completed, Executor, Failed, Interrupted, ScriptedModel, Suspended, ToolContext, tool
+from helix_agents import (
+    Agent,
+    Completed,
+    Executor,
+    Failed,
+    Interrupted,
+    RetryOutput,
+    RunContext,
+    ScriptedModel,
+    Suspended,
+    ToolContext,
+    tool,
+)
 from helix_agents.testing import call, finish, reply
 
 
@@ -35,8 +47,15 @@ async def publish(report_id: str) -> str:
     return f"published {report_id}"
 
 
+async def researched(ctx: RunContext[Notes], report: Report) -> None:
+    """Accepts no report on what was never looked up."""
+    if not ctx.state.queries:
+        raise RetryOutput("Search the archive before you write.")
+
+
 SCRIPT = ScriptedModel(
     [
+        finish({"title": "Tides", "body": "The sea is wet."}),  # sent back
         reply(
             text="Let me look that up. ", calls=[call("search", {"query": "tides"}), call("search", {"query": "moon"})]
         ),
@@ -51,6 +70,7 @@ writer = Agent(
     tools=[search, publish],
     state=Notes,
     output=Report,
+    output_checks=[researched],
 )
 
 

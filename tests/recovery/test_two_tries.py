@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -12,17 +12,18 @@ from pydantic import BaseModel
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent
-from helix_agents.agent.context import ToolContext
+from helix_agents.agent.context import RunContext, ToolContext
+from helix_agents.agent.failures import FailRun, RetryOutput
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
-from helix_agents.domain.chunks import ChunkHeader, ToolArgStreamEnd
+from helix_agents.domain.chunks import ChunkHeader, TextDelta, ToolArgStreamEnd
 from helix_agents.domain.commits import StartRun
 from helix_agents.domain.errors import ModelRefusedError, StoreUnavailableError
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import CreateSession
-from helix_agents.domain.usage import UsageFilter
+from helix_agents.domain.usage import TokenCount, UsageFilter
 from helix_agents.engine.anywhere import Effects
 from helix_agents.engine.effects import (
     Advance,
@@ -47,7 +48,7 @@ from helix_agents.engine.services import EngineOptions
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process import Executor
-from helix_agents.testing import ScriptedModel, call, reply
+from helix_agents.testing import ScriptedModel, call, finish, reply
 from helix_agents.testing.contracts.executor.stage import SESSION, Gate, spoken, until, within
 
 RUN = Fence(run_id="r-1")
@@ -55,6 +56,14 @@ RUN = Fence(run_id="r-1")
 
 class Diary(BaseModel):
     done: list[str] = []
+
+
+class Titled(BaseModel):
+    title: str
+
+
+class Headed(BaseModel):
+    heading: str
 
 
 class Process:
@@ -258,6 +267,71 @@ async def test_a_reply_that_comes_after_the_run_was_told_that_there_is_none_is_n
     failing = CommitRequest(batch=OpenBatch(step=1), outcome=Fail(code="provider_refused"))
     assert await quick.do("commit", failing) == CommitAck(next="ended", status="failed")
     assert await spoken(stage.helix) == ["user: Go."]
+
+
+async def test_a_reply_that_was_checked_is_committed_elsewhere_as_the_check_left_it(stage: Stage):
+    checked: list[str] = []
+
+    def picky(ctx: RunContext[Diary, Any], output: str) -> None:
+        checked.append(output)
+        ctx.state.done.append(output)
+        if output == "One.":
+            raise RetryOutput("not that")
+
+    model = ScriptedModel(["One.", "Two."], by="calls")
+    await stage.begin(Agent(name="writer", model=model, state=Diary, output_checks=[picky]))
+    process, other = stage.process(), stage.process(keep_seconds=0)
+    await process.do("open")
+    for each in (process, other):
+        assert await each.ask() == ()
+    assert await other.commit((), 0, Advance()) == "continue"
+    for each in (other, process):
+        assert await each.ask(2) == ()
+    ends = CommitRequest(batch=OpenBatch(step=2), outcome=Advance())
+    assert await process.do("commit", ends) == CommitAck(next="ended", status="completed")
+    assert checked == ["One.", "Two."]
+    assert await spoken(stage.helix) == ["user: Go.", "assistant: One.", "hidden: output_reminder", "assistant: Two."]
+    assert (await stage.helix.sessions.get(SESSION)).custom_state == {"done": ["One.", "Two."]}
+
+
+async def test_a_reply_that_a_check_forbade_is_forbidden_and_paid_for_elsewhere_too(stage: Stage):
+    def forbid(ctx: RunContext[Any, Any], output: str) -> None:
+        raise FailRun("no")
+
+    model = ScriptedModel([reply("One.", usage=TokenCount(prompt=1, completion=1, total=2))], by="calls")
+    await stage.begin(Agent(name="writer", model=model, output_checks=[forbid]))
+    process, other = stage.process(), stage.process(keep_seconds=0)
+    await process.do("open")
+    for each in (process, other):
+        assert await each.do("ask_model", Ask(step=1)) == RunFailed(code="output_refused")
+    failing = CommitRequest(batch=OpenBatch(step=1), outcome=Fail(code="output_refused"))
+    assert await other.do("commit", failing) == CommitAck(next="ended", status="failed")
+    assert await spoken(stage.helix) == ["user: Go."]
+    assert not await stage.has_said(TextDelta)
+    used = await stage.parts.usage.get_usage_rollup(SESSION)
+    assert used.tokens.total == 2
+    assert (await stage.parts.state.load_state(SESSION)).error == "no"
+
+
+@pytest.mark.parametrize("ran", ["with the old agent", "with the new agent"])
+@pytest.mark.parametrize("output", [Headed, None], ids=["another type", "a text"])
+async def test_an_output_that_a_deploy_made_invalid_before_its_commit_is_an_error_the_model_sees(
+    stage: Stage, output: type[Headed] | None, ran: str
+):
+    model = ScriptedModel([finish({"title": "Tides"})], by="calls")
+    await stage.begin(Agent(name="writer", model=model, output=Titled))
+    process = stage.process()
+    await process.do("open")
+    calls = await process.ask()
+    if ran == "with the old agent":
+        await process.run(*calls)
+    stage.helix.agents.replace(Agent[Any, Any](name="writer", model=model, output=cast("Any", output)))
+    other = stage.process(keep_seconds=0)
+    if ran == "with the new agent":
+        await other.run(*calls)
+    assert await other.commit(calls, 1, Advance()) == "continue"
+    code = "unknown_tool_since_deploy" if output is None else "input_refused_since_deploy"
+    assert (await spoken(stage.helix))[2] == f"error __finish__#call_1_1: {code}"
 
 
 async def test_a_model_call_that_is_asked_for_again_after_its_step_was_committed_asks_nobody(stage: Stage):

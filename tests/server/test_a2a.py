@@ -30,7 +30,7 @@ from a2a.utils.errors import (
 )
 from google.protobuf.json_format import MessageToDict
 
-from helix_agents import Agent, AgentServer, Executor, ScriptedModel, ask_human
+from helix_agents import Agent, AgentServer, Executor, RetryOutput, RunContext, ScriptedModel, ask_human
 from helix_agents.server.calls import Call
 from helix_agents.testing import call
 from tests.server.agents import gate
@@ -352,6 +352,26 @@ async def test_a_question_is_told_in_its_own_words() -> None:
         assert asked.task.status.message.parts[0].text.startswith("Window or aisle? Answer with text")
         [done] = [event async for event in client.send_message(says("aisle", "m-2", "", asked.task.id))]
     assert [*texts_of(done.task).values()] == ["Booked."]
+
+
+async def test_a_text_that_a_check_of_the_agent_refused_is_nothing_that_the_task_made() -> None:
+    def polite(ctx: RunContext, output: str) -> None:
+        if "please" not in output:
+            raise RetryOutput("say please")
+
+    model = ScriptedModel(["Go away.", "Go away, please."] * 2)
+    server = AgentServer(
+        Executor.open("memory://", agents=[Agent(name="director", model=model, output_checks=[polite])]),
+        allow_unauthenticated=True,
+    )
+    async with server.lifespan(), httpx.AsyncClient(transport=httpx.ASGITransport(server)) as http:
+        card = await A2ACardResolver(http, f"http://here{DIRECTOR}").get_agent_card()
+        for streaming in (True, False):
+            client = ClientFactory(ClientConfig(httpx_client=http, streaming=streaming)).create(card)
+            seen = await events(client.send_message(says("hello", f"m-{streaming}")))
+            assert [text for text in put_together(seen).values() if text] == ["Go away, please."]
+            last = await client.list_tasks(ListTasksRequest(page_size=1, include_artifacts=True))
+            assert [*texts_of(last.tasks[0]).values()] == ["Go away, please."]
 
 
 async def all_pages(client: Client, **wanted: Any) -> list[Task]:

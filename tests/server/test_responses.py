@@ -17,7 +17,7 @@ from openai import OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel
 
-from helix_agents import Agent, Executor, ScriptedModel, ask_human
+from helix_agents import Agent, Executor, RetryOutput, RunContext, ScriptedModel, ask_human
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore
 from helix_agents.backends.in_memory.memory import Memory
 from helix_agents.domain.chunks import StepCommitted, StepDiscarded, StreamChunk, TextDelta
@@ -604,6 +604,21 @@ def test_an_output_that_has_a_type_is_the_text_of_a_message(client: OpenAI) -> N
     assert Report.model_validate_json(response.output_text) == Report(title="Tides", pages=2)
     assert kinds(response) == ["message"]
     assert [event.item for event in events if event.type == "response.output_item.done"] == response.output
+
+
+def test_a_text_that_a_check_of_the_agent_refused_is_not_part_of_the_answer() -> None:
+    def polite(ctx: RunContext, output: str) -> None:
+        if "please" not in output:
+            raise RetryOutput("say please")
+
+    agent = Agent(name=AGENT, model=ScriptedModel(["Go away.", "Go away, please."] * 2), output_checks=[polite])
+    server = AgentServer(Executor.open("memory://", agents=[agent]), authenticate=bearer_tokens(TOKENS))
+    with LiveServer(server) as live, sdk(live) as client:
+        first = say(client, "hello")
+        assert first.output_text == "Go away, please."
+        assert client.responses.retrieve(first.id) == first
+        with client.responses.stream(model=AGENT, input="hello", previous_response_id=first.id) as stream:
+            assert cast("Response", stream.get_final_response()).output_text == "Go away, please."
 
 
 # -- who may, how often, how much

@@ -210,6 +210,10 @@ class RunContext(RunInfo, Generic[StateT, DepsT], frozen=True, kw_only=True):
         check_name(name, "name of what was used")
         self.link.record_usage(report)
 
+    def for_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
+        """The same context for a function that runs on a thread beside the event loop."""
+        return replace(self, link=self.link.from_another_thread(loop))
+
 
 class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
     """The run as a tool sees it. The engine fills in a parameter of this type, at any position.
@@ -254,10 +258,6 @@ class ToolContext(RunContext[StateT, DepsT], frozen=True, kw_only=True):
             WorkspaceFailedError: the workspace is not available.
         """
         return await self.link.open_files(changes=True)
-
-    def for_thread(self, loop: asyncio.AbstractEventLoop) -> Self:
-        """The same context for a function that runs on a thread beside the event loop."""
-        return replace(self, link=self.link.from_another_thread(loop))
 
 
 @dataclass(frozen=True, kw_only=True)

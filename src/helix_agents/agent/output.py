@@ -86,12 +86,19 @@ class OutputType(Generic[OutputT]):
     def so_far(self, arguments: str) -> JSON:
         """What can be read of the output in arguments that are not complete yet; None if it is nothing."""
         try:
-            given: JSON = from_json(arguments, allow_partial="trailing-strings")
+            given = _read_partly(arguments)
         except ValueError:
             return None
         if self._wrapper is None:
             return given
         return cast("dict[str, JSON]", given).get(WRAPPED_UNDER) if isinstance(given, dict) else None
+
+    def as_written(self, stored: JSON) -> JSON:
+        """A stored output under the names that the model uses, as far as its type still accepts it."""
+        try:
+            return self._adapter.dump_python(self.load(stored), mode="json", by_alias=True, round_trip=True)
+        except REFUSALS:
+            return stored
 
     def arguments(self, value: Any) -> dict[str, JSON]:
         """The arguments of `__finish__` with which a program hands in this value.
@@ -141,3 +148,12 @@ class OutputType(Generic[OutputT]):
         data = self._adapter.dump_json(value, by_alias=False, round_trip=True)
         self._adapter.validate_json(data, by_alias=False, by_name=True)
         return decode_json(data)
+
+
+def _read_partly(arguments: str) -> JSON:
+    """The JSON that these characters begin, without what is not certain yet."""
+    given: JSON = from_json(arguments, allow_partial="trailing-strings", allow_inf_nan=False)
+    if arguments[-1:].isdigit() and given == from_json(arguments, allow_partial=True, allow_inf_nan=False):
+        # They do not end inside a text, so they end in a number, of which more may come: half of one is another number.
+        return from_json(arguments.rstrip("+-.0123456789eE"), allow_partial=True, allow_inf_nan=False)
+    return given

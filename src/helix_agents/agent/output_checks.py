@@ -1,5 +1,6 @@
 """Checks of an agent's output: functions that accept it, or send the model back."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -36,9 +37,15 @@ def check_output_checks(given: Any, subject: str) -> None:
 
 
 async def refused(
-    checks: Sequence[OutputCheck[Any, Any, Any]], ctx: RunContext[Any, Any], output: Any, *, in_thread: RunInThread
-) -> str | None:
-    """Why a check refuses the output, or None if none of them does. They are asked in order, up to the first refusal.
+    checks: Sequence[OutputCheck[Any, Any, Any]],
+    ctx: RunContext[Any, Any],
+    output: Any,
+    *,
+    in_thread: RunInThread,
+    apart: bool = False,
+) -> RetryOutput | None:
+    """Why a check refuses the output, or None if none of them does. They are asked in order, up to the first refusal:
+    sync ones on a thread, async ones `apart` if requested.
 
     Raises:
         FailRun: the run has to fail.
@@ -47,11 +54,13 @@ async def refused(
     """
     for check in checks:
         what = f"The output check {name_of(check)!r}"
+        sync = not is_async(check)
+        seen = ctx.for_thread(asyncio.get_running_loop()) if sync else ctx
         try:
-            call = partial(check, ctx, output)
-            returned = await call_possibly_slow(what, call, in_thread=None if is_async(check) else in_thread)
+            call = partial(check, seen, output)
+            returned = await call_possibly_slow(what, call, in_thread=in_thread if sync else None, apart=apart)
         except RetryOutput as refusal:
-            return str(refusal)
+            return refusal
         if returned is not None:
             raise TypeError(
                 f"{what} returned a {type(returned).__name__}; it accepts by returning nothing, and refuses with "

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.agent.context import (
-    RunTrace,
-)
+from helix_agents.agent.context import RunTrace
 from helix_agents.agent.hooks import SomeHooks, ordered
 from helix_agents.agent.state_draft import StateDraft
 from helix_agents.domain.chunks import ChunkHeader, Custom, StreamChunk, SubagentEnd, ToolEnd, ToolError

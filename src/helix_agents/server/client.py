@@ -9,6 +9,7 @@ from uuid import uuid4
 from typing_extensions import TypeForm
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.handoffs import circle_of
 from helix_agents.agent.headers import Headers
 from helix_agents.agent.output import OutputT, OutputType
 from helix_agents.domain.errors import AgentMismatchError, RemoteRefusedError, RemoteUnavailableError, ToolOutputError
@@ -299,4 +300,9 @@ class AgentClient:
         return next(waiting, None) or "none"
 
     def _run(self, agent: SomeAgent[OutputT], run: Started) -> ClientRun[OutputT]:
-        return ClientRun(self._connection, run.session_id, run.run_id, agent.load_output, agent.output_type)
+        speakers = circle_of(agent) if isinstance(agent, Agent) else {}
+
+        def type_of(name: str) -> OutputType[Any] | None:
+            return speakers[name].output_type if name in speakers else agent.output_type
+
+        return ClientRun(self._connection, run.session_id, run.run_id, agent.load_output, type_of)

@@ -39,13 +39,13 @@ class ClientRun(Generic[OutputT]):
         session_id: SessionId,
         run_id: RunId,
         load: Callable[[JSON], OutputT],
-        output_type: OutputType[OutputT] | None,
+        type_of: Callable[[str], OutputType[Any] | None],
     ) -> None:
         self.session_id = session_id
         self.run_id = run_id
         self._connection = connection
         self._load = load
-        self._output_type = output_type
+        self._type_of = type_of
 
     async def stream(self, *, from_sequence: int | None = None) -> AsyncGenerator[StreamChunk, None]:
         """The run's chunks, from its start or after a sequence: each exactly once, whatever happens to connections.
@@ -85,7 +85,7 @@ class ClientRun(Generic[OutputT]):
         It is a text, or plain JSON under the names that the model uses, and only the last one was validated. It starts
         again if the model does.
         """
-        return growing_output(self.stream(), self.session_id, self._output_type)
+        return growing_output(self.stream(), self.session_id, self._type_of)
 
     async def result(self) -> RunResult[OutputT]:
         """Wait for the run to end or to need an answer, and return which.

@@ -102,6 +102,7 @@ _SENTENCES = {
     "history_mismatch": "This page is out of date. Reload it and try again.",
     "late_answer_after_timeout": "This answer came too late; the conversation continued without it.",
     "nothing_to_resume": "There is nothing to continue here.",
+    "output_refused": "This answer was withheld.",
     "payload_too_large": "This is too large to send.",
     "provider_rate_limited": "The model is busy at the moment. Please try again shortly.",
     "provider_unavailable": "The model cannot be reached at the moment. Please try again shortly.",

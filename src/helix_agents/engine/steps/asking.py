@@ -208,8 +208,9 @@ async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply
         if scope.hooks.wants("after_llm_call"):
             told = AfterLLMCallEvent(model=name, reply=reply, usage=tokens, duration_ms=took)
             await fire(scope, asking.context, told)
-        plan = await plan_reply(scope, step, reply, asking.notes, asking.withheld)
-    except (FailRun, ForbiddenReply):
+        plan = await plan_reply(scope, step, reply, asking.context, asking.notes, asking.withheld)
+        writes = asking.draft.writes()
+    except (FailRun, ForbiddenReply, InvalidStateError):
         await scope.note(step, PAID, Note(usage=(*paid, *counted(scope, step, asking.notes))))
         raise
     return RestingReply(
@@ -217,7 +218,7 @@ async def _planned(asking: _Asking, done: ReplyDone, begun: int) -> RestingReply
         calls=tuple(plan.calls),
         rejections=plan.rejections,
         previews=plan.previews,
-        writes=asking.draft.writes(),
+        writes=writes,
         usage=(*paid, *counted(scope, step, asking.notes)),
         refused=plan.refused,
         **_told(scope, begun),

@@ -1,7 +1,7 @@
 """The commit effect: run the hooks of the settled batch, work out the outcome, and store the step in one write."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -118,6 +118,8 @@ async def _gather(scope: RunScope, request: CommitRequest) -> StepWork:
     if reply is not None:
         scope.carried.take_reply(reply)
     results = await scope.desk.results(step_id)
+    if scope.is_shared and reply is not None:
+        results = results | _refused_outputs(scope.agent, reply.message, batch, results.keys())
     order = in_order_of_work(batch.calls)
     work = StepWork(
         batch=batch,
@@ -149,14 +151,21 @@ def _check_whole(request: CommitRequest, work: StepWork) -> None:
 
 
 async def _held(scope: RunScope, batch: OpenBatch, step_id: str) -> dict[ToolCallId, ToolMessage]:
-    """Results of earlier rounds. An output that was handed in there is validated again, because a deploy may have
-    changed the output type."""
+    """Results of earlier rounds."""
     staged = await scope.services.store.get_staged_changes(scope.session.session_id, step_id)
     held = held_results(staged)
-    handed_in = {each.tool_call_id for each in batch.calls if each.kind == "finish"} & held.keys()
-    calls = (scope.last_reply() or _NO_REPLY).tool_calls if handed_in else ()
-    refused = {call.id: _refused_output(scope.agent, call) for call in calls if call.id in handed_in}
-    return held | {call_id: result.message for call_id, result in refused.items() if result is not None}
+    refused = _refused_outputs(scope.agent, scope.last_reply() or _NO_REPLY, batch, held.keys())
+    return held | {call_id: result.message for call_id, result in refused.items()}
+
+
+def _refused_outputs(
+    agent: AnyAgent, reply: AssistantMessage, batch: OpenBatch, settled: Collection[ToolCallId]
+) -> dict[ToolCallId, RestingResult]:
+    """The outputs among these results that are none any more: a deploy may have changed the output type since they were
+    handed in."""
+    handed_in = {each.tool_call_id for each in batch.calls if each.kind == "finish" and each.tool_call_id in settled}
+    refused = {call.id: _refused_output(agent, call) for call in reply.tool_calls if call.id in handed_in}
+    return {call_id: result for call_id, result in refused.items() if result is not None}
 
 
 def _refused_output(agent: AnyAgent, call: ToolCall) -> RestingResult | None:

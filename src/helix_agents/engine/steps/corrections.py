@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from helix_agents.domain.messages import Message, ToolMessage, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from helix_agents.domain.recollections import RECOLLECTION
 from helix_agents.domain.skills import SKILLS
 from helix_agents.domain.summaries import SUMMARY
@@ -101,6 +101,15 @@ def _turn_start(transcript: Sequence[Message], end: int) -> int:
 def begins_turn(message: Message) -> bool:
     """Whether a turn starts with this message; hidden notices in between start none."""
     return isinstance(message, UserMessage) and message.metadata.get("helix") not in _BEGIN_NO_TURN
+
+
+def replies_that_count(messages: Sequence[Message]) -> list[AssistantMessage]:
+    """The replies among these messages, without those in whose place another one was asked for."""
+    return [
+        message
+        for place, message in enumerate(messages, start=1)
+        if isinstance(message, AssistantMessage) and not any(map(_is_reminder, messages[place : place + 1]))
+    ]
 
 
 def _is_reminder(message: Message) -> bool:

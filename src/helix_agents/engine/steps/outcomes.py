@@ -18,7 +18,7 @@ from helix_agents.engine.requests.stopping import stop_companions
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.ledger import known_of_open_calls
 from helix_agents.engine.steps.step_work import CANCELLED, NOT_SUSPENDED, StepWork
-from helix_agents.engine.steps.verdicts import Finished, GoOn, WholeStep, failed_by, judge
+from helix_agents.engine.steps.verdicts import Finished, GoOn, WholeStep, failed_by, judge, refusal_of
 from helix_agents.engine.steps.waits import pending_for, suspension_kind
 
 
@@ -58,19 +58,17 @@ def decide(scope: RunScope, work: StepWork) -> None:
     """Decide what the results of a whole step mean for the run."""
     work.ended = work.reason = None
     work.record = dict(NOT_SUSPENDED)
-    verdict = judge(
-        scope,
-        WholeStep(
-            batch=work.batch,
-            reply=work.open_reply,
-            results=tuple(map(work.result_of, work.batch.calls)),
-            new=work.new,
-            writes=tuple(work.writes[len(scope.carried.writes) :]),
-            tokens=_tokens(scope, work),
-            refused=None if work.reply is None else work.reply.refused,
-            max_steps=(scope.agent if work.heir is None else work.heir.agent).max_steps,
-        ),
+    step = WholeStep(
+        batch=work.batch,
+        reply=work.open_reply,
+        results=tuple(map(work.result_of, work.batch.calls)),
+        new=work.new,
+        writes=tuple(work.writes[len(scope.carried.writes) :]),
+        tokens=_tokens(scope, work),
+        refused=None if work.reply is None else work.reply.refused,
+        max_steps=(scope.agent if work.heir is None else work.heir.agent).max_steps,
     )
+    verdict = judge(scope, step)
     if scope.entered_meanwhile and isinstance(verdict, Finished):
         # The user sent a new message while these calls were open: the answer to that message is still to come.
         verdict = GoOn()
@@ -81,6 +79,7 @@ def decide(scope: RunScope, work: StepWork) -> None:
         case GoOn(reminder=reminder):
             work.messages.extend(() if reminder is None else (reminder,))
         case Failure() as failure:
+            work.messages.extend(() if (said := refusal_of(step)) is None else (said,))
             work.fail(failure)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.companions import SPAWN_AGENT
+from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import ControlFlow, FailRun
 from helix_agents.agent.output_checks import refused
 from helix_agents.agent.remote_agents import RemoteAgentTool
@@ -64,10 +65,16 @@ class Plan:
 
 
 async def plan_reply(
-    scope: RunScope, step: int, reply: AssistantMessage, notes: Notes, withheld: frozenset[str]
+    scope: RunScope,
+    step: int,
+    reply: AssistantMessage,
+    context: RunContext[Any, Any],
+    notes: Notes,
+    withheld: frozenset[str],
 ) -> Plan:
     """Check every call of the reply against the agent's tools, except those that were `withheld` from the model, and
-    its output against the agent's checks; `notes` collects what user code counts.
+    its output against the agent's checks, which see and may change the state in this `context`; `notes` collects what
+    user code counts.
 
     Raises:
         ForbiddenReply: a check of the output fails the run.
@@ -78,11 +85,11 @@ async def plan_reply(
             # The reply ended before the arguments did: the call would run with arguments missing.
             plan.reject(call, INVALID_ARGUMENTS, _CUT_OFF)
         elif call.name == FINISH_TOOL and scope.agent.output_type is not None:
-            await _plan_finish(scope, step, call, plan, notes)
+            await _plan_finish(scope, call, plan, context)
         else:
             await _plan_tool(scope, step, call, plan, notes)
     if not reply.tool_calls and scope.agent.output_type is None:
-        plan.refused = await _refusal(scope, step, reply.text, notes)
+        plan.refused = await _refusal(scope, reply.text, context)
     return plan
 
 
@@ -90,7 +97,7 @@ def _is_whole(call: ToolCall) -> bool:
     return isinstance(call.arguments, dict) and bool(call.arguments)
 
 
-async def _plan_finish(scope: RunScope, step: int, call: ToolCall, plan: Plan, notes: Notes) -> None:
+async def _plan_finish(scope: RunScope, call: ToolCall, plan: Plan, context: RunContext[Any, Any]) -> None:
     assert scope.agent.output_type is not None
     try:
         output = scope.agent.output_type.parse(call.arguments)
@@ -100,25 +107,29 @@ async def _plan_finish(scope: RunScope, step: int, call: ToolCall, plan: Plan, n
     if any(planned.kind == "finish" for planned in plan.calls):
         plan.reject(call, INVALID_ARGUMENTS, "The result was already handed in by this reply; hand it in only once.")
         return
-    refusal = await _refusal(scope, step, scope.agent.load_output(output), notes)
+    refusal = await _refusal(scope, output, context)
     if refusal is not None:
         plan.reject(call, RETRY_REQUESTED, refusal)
     else:
         plan.add(call, "finish")
 
 
-async def _refusal(scope: RunScope, step: int, output: Any, notes: Notes) -> str | None:
+async def _refusal(scope: RunScope, stored: JSON, context: RunContext[Any, Any]) -> str | None:
     """Why a check of the agent refuses this output, or None. Without its answer, no output is accepted."""
     checks = scope.agent.output_checks
     if not checks:
         return None
-    context = run_context(scope, step, scope.draft(), notes)
+    services = scope.services
     try:
-        return await refused(checks, context, output, in_thread=scope.services.in_thread)
+        output = scope.agent.load_output(stored)
+        refusal = await refused(checks, context, output, in_thread=services.in_thread, apart=scope.keeps_tools_apart)
+        # A state that its type refuses is a mistake of the check.
+        context.link.draft.writes()
+        return None if refusal is None else said_by(refusal, services.result_bytes // 8)
     except FailRun as decision:
         raise ForbiddenReply(Failure("output_refused", decision.reason)) from decision
     except (Exception, ControlFlow) as problem:
-        log_exception("output_check.failed", problem, session_id=scope.session.session_id, step=step)
+        log_exception("output_check.failed", problem, session_id=scope.session.session_id, step=context.step)
         error = f"{type(problem).__name__}: {said_by(problem)}"
         raise ForbiddenReply(Failure("output_check_failed", error, retryable=True)) from problem
 

@@ -127,8 +127,17 @@ def _text_only(scope: RunScope, step: WholeStep) -> Verdict:
     limit = _limits(scope, step)
     if limit is not None:
         return limit
-    reminder = _REMINDER if step.refused is None else f"Your reply was not accepted: {step.refused}"
-    return GoOn(reminder=UserMessage(content=reminder, hidden=True, metadata={"helix": OUTPUT_REMINDER}))
+    return GoOn(reminder=refusal_of(step) or _reminder(_REMINDER))
+
+
+def refusal_of(step: WholeStep) -> UserMessage | None:
+    """Tells the model why its text was refused, if it was. This is said even if the run fails with it, for whoever
+    continues the conversation."""
+    return None if step.refused is None else _reminder(f"Your reply was not accepted: {step.refused}")
+
+
+def _reminder(text: str) -> UserMessage:
+    return UserMessage(content=text, hidden=True, metadata={"helix": OUTPUT_REMINDER})
 
 
 def _limits(scope: RunScope, step: WholeStep) -> Verdict | None:

@@ -122,7 +122,8 @@ class RunHandle(Generic[OutputT]):
         It is a text, or plain JSON under the names that the model uses, and only the last one was validated. It starts
         again if the model does.
         """
-        return growing_output(self.stream(), self.session_id, self._agent.output_type)
+        speakers = self._services.agents.circle_of(self._agent)
+        return growing_output(self.stream(), self.session_id, lambda name: speakers.get(name, self._agent).output_type)
 
     async def result(self) -> RunResult[OutputT]:
         """Wait for the run to end, in whichever process it is driven, and return how it ended.

@@ -22,6 +22,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.engine.requests.snapshot import SessionSnapshot
+from helix_agents.engine.steps.corrections import replies_that_count
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.server.a2a.errors import RPCError
 from helix_agents.server.a2a.protocol import OVER, TASK_NOT_FOUND, TaskState
@@ -164,7 +165,7 @@ class Task:
         return next((reply.text for reply in reversed(self._replies()) if reply.text), "")
 
     def _replies(self) -> list[AssistantMessage]:
-        return [] if self.turn is None else _replies_in(self.turn)
+        return [] if self.turn is None else replies_that_count(self.turn.messages)
 
     def _said(self) -> Plain:
         content = self.asked.content

@@ -81,6 +81,7 @@ class Follower:
             if task.state == "TASK_STATE_WORKING":
                 yield {"task": task.shown()}
         followed: RunId | None = None
+        shown: set[str] = set()
         while task.state == "TASK_STATE_WORKING":
             run = await self._call.executor.get_handle(self._agent, task.session_id)
             if run is None or run.run_id == followed:
@@ -88,9 +89,13 @@ class Follower:
             followed = run.run_id
             async with aclosing(self._said(run, context, task)) as updates:
                 async for update in updates:
+                    shown |= _said_in(update)
                     yield update
             # If the task is continued right after its run ends, the new run is followed too.
             context, task = await read_task(self._call, self._name)
+        for withdrawn in sorted(shown - {each["artifactId"] for each in task.artifacts()}):
+            # It was said, and another reply was asked for in its place.
+            yield {"artifactUpdate": {**names, "artifact": text_artifact(withdrawn, ""), "append": False}}
         for artifact in task.output():
             yield {"artifactUpdate": {**names, "artifact": artifact, "append": False, "lastChunk": True}}
         yield {"statusUpdate": {**names, "status": task.status()}}
@@ -128,6 +133,12 @@ class Follower:
                     said = Said(names, task)
                 for update in said.feed(chunk):
                     yield {"artifactUpdate": update}
+
+
+def _said_in(update: Plain) -> set[str]:
+    """The artifact that an update adds something to, if it does."""
+    artifact = update.get("artifactUpdate", {}).get("artifact")
+    return set() if artifact is None or not artifact["parts"][0]["text"] else {artifact["artifactId"]}
 
 
 class TaskSource:

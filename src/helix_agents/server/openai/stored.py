@@ -32,6 +32,7 @@ from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState, SessionSummary
 from helix_agents.domain.usage import TokenCount, UsageFilter
+from helix_agents.engine.steps.corrections import replies_that_count
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.ports.llm import FINISH_TOOL
 from helix_agents.runtimes.executor.hosting import AgentExecutor
@@ -151,8 +152,7 @@ class Conversation:
         return items
 
     def _replies(self, run: RunRecord) -> Iterator[AssistantMessage]:
-        messages = (each.message for each in self.stored)
-        return (each for each in messages if isinstance(each, AssistantMessage) and _is_of(each, run))
+        return (each for each in replies_that_count([each.message for each in self.stored]) if _is_of(each, run))
 
     def _said(self, reply: AssistantMessage) -> Iterator[Item]:
         step = reply.id or ""

@@ -13,11 +13,11 @@ from helix_agents.agent.failures import FailRun, RetryOutput, ToolFailed
 from helix_agents.agent.hook_events import AfterLLMCallEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
-from helix_agents.domain.chunks import TextDelta
-from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.chunks import Custom, TextDelta
+from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.usage import TokenCount
-from helix_agents.llm.scripted import call, finish, reply
+from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.family import delegate
 from helix_agents.testing.contracts.executor.handing_over import hand_to
@@ -141,6 +141,85 @@ class CheckingContract(ScenarioContract):
         assert ("name your sources" if structured else "do not say 'secret'") in result.error
         assert len([each for each in await transcript(helix) if each.role == "assistant"]) == 3
 
+    async def test_who_goes_on_after_a_refused_text_knows_why_it_was_refused(self, helix: Executor) -> None:
+        model = ScriptedModel(["The secret.", "All quiet."])
+        agent = _agent(model=model, output_retries=0)
+        assert (await failed(await helix.execute(agent, "Write", SESSION))).code == "output_invalid"
+        assert await completed(await helix.retry(agent, SESSION)) == "All quiet."
+        told = model.requests[-1].messages[-1]
+        assert isinstance(told, UserMessage)
+        assert told.content == "Your reply was not accepted: do not say 'secret'"
+        agent = _agent("The secret.", "All quiet.", max_steps=1)
+        assert (await failed(await helix.execute(agent, "Write", "other"))).code == "max_steps"
+        assert await spoken(helix, "other") == ["user: Write", "assistant: The secret.", "hidden: output_reminder"]
+        assert await completed(await helix.retry(agent, "other")) == "All quiet."
+
+    @pytest.mark.parametrize("structured", [False, True], ids=["a text", "handed in"])
+    async def test_what_checks_change_in_the_state_is_part_of_the_step_also_if_they_refuse(
+        self, helix: Executor, structured: bool
+    ) -> None:
+        def only_once(ctx: RunContext[Desk, Any], output: Any) -> None:
+            ctx.state.banned.append(f"check {ctx.step}")
+            if len(ctx.state.banned) < 3:
+                raise RetryOutput("once more")
+
+        async def last(ctx: RunContext[Desk, Any], output: Any) -> None:
+            ctx.state.banned.append(f"after {len(ctx.state.banned)}")
+
+        script = [finish({"title": str(number)}) if structured else str(number) for number in range(2)]
+        agent = _agent(*script, output=Report if structured else None, output_checks=[only_once, last])
+        output = await completed(await helix.execute(agent, "Write", SESSION))
+        assert output == (Report(title="1") if structured else "1")
+        session = await helix.sessions.get(SESSION)
+        assert session.custom_state == {"banned": ["secret", "check 1", "check 2", "after 3"]}
+
+    async def test_a_state_that_its_type_refuses_accepts_nothing(self, helix: Executor) -> None:
+        def spoil(ctx: RunContext[Desk, Any], output: Any) -> None:
+            ctx.state.banned = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+        result = await failed(await helix.execute(_agent("One.", output_checks=[spoil]), "Write", SESSION))
+        assert result.code == "output_check_failed"
+        assert (await helix.sessions.get(SESSION)).custom_state in ({}, {"banned": ["secret"]})
+
+    async def test_checks_may_tell_readers_something(self, helix: Executor) -> None:
+        def sync(ctx: RunContext[Any, Any], output: str) -> None:
+            ctx.emit("checked", {"by": "sync"})
+            ctx.record_usage("judge", amount=2)
+
+        async def later(ctx: RunContext[Any, Any], output: str) -> None:
+            ctx.emit("checked", {"by": "async"})
+
+        handle = await helix.execute(_agent("One.", output_checks=[sync, later]), "Write", SESSION)
+        assert await completed(handle) == "One."
+        told = [chunk.data for chunk in await chunks_of(handle) if isinstance(chunk, Custom)]
+        assert told == [{"by": "sync"}, {"by": "async"}]
+        assert [source.amount for source in (await handle.usage()).sources if source.source_name == "judge"] == [2]
+
+    @pytest.mark.parametrize("structured", [False, True], ids=["a text", "handed in"])
+    async def test_a_reason_that_cannot_be_stored_as_it_is_reaches_the_model_escaped(
+        self, helix: Executor, structured: bool
+    ) -> None:
+        def picky(ctx: RunContext[Any, Any], output: Any) -> None:
+            if ctx.step == 1:
+                raise RetryOutput("not \ud800, please")
+
+        script = [finish({"title": "One"}), finish({"title": "Two"})] if structured else ["One.", "Two."]
+        agent = _agent(*script, output=Report if structured else None, output_checks=[picky])
+        await completed(await helix.execute(agent, "Write", SESSION))
+        told = (await transcript(helix))[2]
+        assert isinstance(told, UserMessage | ToolMessage)
+        assert str(told.content).endswith("not \\ud800, please")
+
+    async def test_a_check_that_cancels_itself_accepts_nothing(self, helix: Executor) -> None:
+        async def gone(ctx: RunContext[Any, Any], output: str) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+        result = await failed(await helix.execute(_agent("One.", output_checks=[gone]), "Write", SESSION))
+        assert result.code == "output_check_failed"
+
     async def test_corrections_are_counted_anew_in_the_next_turn(self, helix: Executor) -> None:
         agent = _agent("Secret.", "Secret!", "One.", "Secret.", "Secret!", "Two.")
         assert await completed(await helix.execute(agent, "1", SESSION)) == "One."
@@ -248,6 +327,22 @@ class CheckingContract(ScenarioContract):
         boss = scripted([delegate("writer", "Write"), "Thanks."], {}, name="boss", tools=[child.as_tool()])
         assert await completed(await helix.execute(boss, "Go", SESSION)) == "Thanks."
         assert (await spoken(helix))[2] == "result subagent__writer#call_1_1: All quiet."
+
+    async def test_what_a_sub_agent_is_forbidden_to_say_reaches_neither_its_parent_nor_readers(
+        self, helix: Executor
+    ) -> None:
+        def forbid(ctx: RunContext[Any, Any], output: str) -> None:
+            raise FailRun("against the rules")
+
+        child = _agent(reply("The forbidden words.", usage=TEN), output_checks=[forbid])
+        boss = scripted([delegate("writer", "Write"), "Thanks."], {}, name="boss", tools=[child.as_tool()])
+        handle = await helix.execute(boss, "Go", SESSION)
+        assert await completed(handle) == "Thanks."
+        assert (await spoken(helix))[2] == "error subagent__writer#call_1_1: sub_agent_failed"
+        said = [chunk.delta for chunk in surviving(await chunks_of(handle)) if isinstance(chunk, TextDelta)]
+        assert "".join(said) == "Thanks."
+        assert "forbidden" not in str(await transcript(helix))
+        assert (await handle.usage()).tokens.total >= 10
 
     async def test_who_takes_over_a_conversation_checks_what_it_says(self, helix: Executor) -> None:
         script = [hand_to("writer"), "The secret.", "All quiet."]

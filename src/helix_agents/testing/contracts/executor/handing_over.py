@@ -40,6 +40,7 @@ from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,
     OpenExecutor,
+    PieceGate,
     ScenarioContract,
     chunks_of,
     completed,
@@ -52,6 +53,7 @@ from helix_agents.testing.contracts.executor.stage import (
     suspended,
     transcript,
     until,
+    within,
 )
 from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.receiver import Receiver
@@ -605,17 +607,25 @@ class HandingOverContract(ScenarioContract):
     async def test_the_output_is_what_the_agent_says_that_has_the_conversation_at_the_end(
         self, helix: Executor
     ) -> None:
-        for name, last, output in (
-            ("refunds", finish({"amount": 3.0}), Refund(amount=3.0)),
-            ("plain", "Nothing to pay.", "Nothing to pay."),
+        for name, last, draft, output in (
+            ("refunds", finish({"amount": 3.0}), {"amount": 3.0}, Refund(amount=3.0)),
+            ("plain", "Nothing to pay.", "Nothing ", "Nothing to pay."),
         ):
-            model = ScriptedModel([hand_to(name), last])
+            # Held before its last piece.
+            gate = PieceGate(7 if name == "refunds" else 5)
+            model = ScriptedModel([hand_to(name), last], pace=gate)
             refunds = Agent(name="refunds", description="Pays back.", model=model, output=Refund)
             plain = Agent(name="plain", description="Talks.", model=model)
             desk = Agent[Any, Any](
                 name="desk", model=model, handoffs=[refunds, plain], output=TypeForm(Refund | Apology | str)
             )
-            assert await completed(await helix.execute(desk, "Go", name)) == output
+            run = await helix.execute(desk, "Go", name)
+            await gate.until_reached()
+            drafts = run.partial_output()
+            while await within(anext(drafts)) != draft:
+                pass
+            gate.opened.set()
+            assert await completed(run) == output
             again = await helix.get_handle(desk, name)
             assert again is not None
             assert await completed(again) == output
