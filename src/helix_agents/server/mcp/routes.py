@@ -145,10 +145,18 @@ def _check_origin(call: Call) -> None:
     origin = call.request.headers.get("origin")
     if origin is None or "*" in call.origins or origin in call.origins:
         return
-    site = urlsplit(origin)
-    is_own = not call.open_to_all and site.netloc == call.request.headers.get("host")
-    if not is_own and site.hostname not in LOCAL_HOSTS:
+    host, is_local = _host_in(origin)
+    if not is_local and (call.open_to_all or host != call.request.headers.get("host")):
         raise RefusedError(403, "forbidden", f"Pages of {origin[:200]} may not call; see cors_origins of the server.")
+
+
+def _host_in(origin: str) -> tuple[str, bool]:
+    """The host of a site, with its port, and whether it is this machine; empty if it has none, or is no site at all."""
+    try:
+        site = urlsplit(origin)
+        return site.netloc, site.hostname in LOCAL_HOSTS
+    except ValueError:
+        return "", False
 
 
 def _initialize(message: RPCMessage) -> Response:
