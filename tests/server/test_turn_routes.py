@@ -92,6 +92,23 @@ def test_a_message_to_a_session_at_work_is_taken_in_as_it_was_changed(ann: httpx
     assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
 
 
+def test_who_waits_for_a_message_that_is_taken_back_is_told_so(
+    server: LiveServer, ann: httpx2.Client, session_id: str
+) -> None:
+    gate.shut(2)
+    execute(ann, session_id, "long tale")
+    later = execute(ann, session_id, "hello", ifRunning="enqueue").json()["runId"]
+    query = {"sessionId": session_id, "runId": later, "wait": 20}
+    with ThreadPoolExecutor(1) as threads, server.client() as other:
+        streams = server.app.open_streams
+        waiting = threads.submit(lambda: other.get("/result", params=query))
+        wait_until(lambda: server.app.open_streams > streams)
+        assert ann.delete(f"/sessions/{session_id}/queue/{later}").status_code == 204
+        told = waiting.result(PATIENCE)
+    assert (told.status_code, told.json()["code"]) == (409, "queued_turn_dropped")
+    gate.open()
+
+
 def test_what_a_run_came_to_is_told_however_it_ended(ann: httpx2.Client, session_id: str) -> None:
     waits = execute(ann, session_id, "publish").json()
     told = result(ann, session_id, wait=20)
