@@ -57,6 +57,21 @@ def test_whatever_is_sent_is_answered_with_events_or_refused_with_a_reason(ann: 
     assert ann.post("/chat", json=chat).json()["code"] == "validation_error"
 
 
+@pytest.mark.parametrize(
+    "text", ["41.9", "true", "null", "[1]", '{"a": 1', "9" * 30, "[" * 70 + "]" * 70, "[" * 100_000 + "]" * 100_000]
+)
+def test_a_tool_that_returns_text_may_return_any(ann: httpx2.Client, session_id: str, text: str) -> None:
+    session_id = f"{session_id[:60]} {text[:20]} {len(text)}"
+    order = {**HELLO, "content": "locate"}
+    run(ann, {**asked(session_id, messages=[order]), "threadId": session_id})
+    [waiting] = ann.get("/status", params={"sessionId": session_id}).json()["pending"]
+    result = {"id": "r", "role": "tool", "toolCallId": waiting["toolCallId"], "content": text}
+    body = asked(session_id, messages=[order, {"id": "a", "role": "assistant"}, result])
+    status, answer = run(ann, {**body, "threadId": session_id})
+    assert (status, answer[-1]["outcome"]) == (200, {"type": "success"}), answer
+    assert f"I was told: {text}." in str(answer)
+
+
 def test_a_conversation_of_somebody_else_is_neither_read_nor_answered(
     server: LiveServer, ann: httpx2.Client, ben: httpx2.Client, session_id: str
 ) -> None:

@@ -1,7 +1,7 @@
 """The executor's operations over HTTP: start, resume, follow, look, stop, answer."""
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -255,6 +255,24 @@ async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitt
             raise invalid(reason)
         case AnswerNotFound():
             raise RefusedError(404, "not_found", f"No call {body.tool_call_id!r} waits in this session.")
+
+
+async def submit_one_of(call: Call, session_id: SessionId, readings: Sequence[SubmitBody]) -> Submitted:
+    """Pass an answer that can be read in several ways: as the first of them that fits the call.
+
+    Raises:
+        RefusedError: none does; this is the reason why the first does not.
+    """
+    refused: RefusedError | None = None
+    for reading in readings:
+        try:
+            return await submit(call, session_id, reading)
+        except RefusedError as refusal:
+            if refusal.status != 400:
+                raise
+            refused = refused or refusal
+    assert refused is not None
+    raise refused
 
 
 def entry_agent(call: Call, name: str) -> AnyAgent:

@@ -29,10 +29,10 @@ from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.runtimes.executor.inputs import IfRunning
 from helix_agents.server.agui.events import AGUIStream, Event, interrupt_id, interrupt_of
 from helix_agents.server.agui.inputs import News, RunAgentInput, answer_to, news_of
-from helix_agents.server.bodies import ApprovalResponse
+from helix_agents.server.bodies import ApprovalResponse, SubmitBody
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import RefusedError, invalid, sentence_for
-from helix_agents.server.executor_routes import entry_agent, submit
+from helix_agents.server.executor_routes import entry_agent, submit_one_of
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
@@ -86,6 +86,7 @@ async def _say(call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMe
             user_id=owner,
             idempotency_key=message.id,
             only_new=is_new,
+            only_own=not is_new,
             if_running=body.if_running,
         )
     )
@@ -114,14 +115,17 @@ async def _answer(call: Call, session: SessionState, body: RunAgentInput, news: 
     waiting = await call.waiting(session.session_id)
     rows = {interrupt_id(row): row for row in waiting}
     late = [given.interrupt_id for given in body.resume or () if given.interrupt_id not in rows]
-    answers = [answer_to(rows[each.interrupt_id], each) for each in body.resume or () if each.interrupt_id in rows]
+    answers: list[tuple[SubmitBody, ...]] = [
+        (answer_to(rows[each.interrupt_id], each),) for each in body.resume or () if each.interrupt_id in rows
+    ]
     open_calls = {row.tool_call_id for row in waiting if row.approval_id is None}
-    answers += [result for result in news.results if result.tool_call_id in open_calls]
+    answers += [readings for readings in news.results if readings[0].tool_call_id in open_calls]
     accepted = False
-    for answer in answers:
-        submitted = await submit(call, session.session_id, answer)
+    for readings in answers:
+        submitted = await submit_one_of(call, session.session_id, readings)
         accepted |= submitted.outcome == "accepted"
         if submitted.outcome != "accepted":
+            answer = readings[0]
             late.append(answer.approval_id if isinstance(answer, ApprovalResponse) else answer.tool_call_id)
     return Answers(accepted=accepted, late=tuple(late))
 

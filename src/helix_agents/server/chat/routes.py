@@ -181,6 +181,7 @@ async def _said(
             user_id=owner,
             idempotency_key=message.id,
             only_new=session is None,
+            only_own=session is not None,
             if_running=body.if_running,
         )
     )
