@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.server.agents import gate
 from tests.server.live import LiveServer
 from tests.server.page import events
 
@@ -108,3 +109,24 @@ def test_an_older_client_is_told_nothing_that_it_would_refuse(
     _, answer = run(ann, asked(session_id, messages=[order], protocolVersion=version))
     outcome = answer[-1]["outcome"]
     assert (outcome["type"], "pendingToolCallIds" in outcome) == ("success", version is not None)
+
+
+def test_whoever_reads_sees_a_message_where_the_run_took_it_in(
+    server: LiveServer, ann: httpx2.Client, session_id: str
+) -> None:
+    gate.shut(2)
+    body = asked(session_id, messages=[{**HELLO, "content": "search"}])
+    with ann.stream("POST", "/agui/director", json=body) as answer, server.client() as other:
+        following = events(answer.iter_lines())
+        seen = [next(following)["data"], next(following)["data"]]
+        later = {"sessionId": session_id, "message": "hello", "ifRunning": "steer", "idempotencyKey": "m-2"}
+        assert other.post("/execute", json=later).status_code == 200
+        gate.open()
+        seen += [event["data"] for event in following]
+    shown = [each["messages"] for each in seen if each["type"] == "MESSAGES_SNAPSHOT"]
+    said = [[message.get("content") for message in each if message["role"] == "user"] for each in shown]
+    assert said == [["search"], ["search", "hello"]]
+    begun = [each["messageId"] for each in seen if each["type"] == "TEXT_MESSAGE_START"]
+    _, again = run(ann, asked(session_id, messages=[]))
+    whole = [each["messages"] for each in again if each["type"] == "MESSAGES_SNAPSHOT"][-1]
+    assert [each["id"] for each in whole] == [*dict.fromkeys([*(each["id"] for each in shown[-1]), *begun])]

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple, get_args
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.domain.chunks import StepDiscarded, StreamResync
+from helix_agents.domain.chunks import StepCommitted, StepDiscarded, StreamChunk, StreamResync
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     HelixError,
@@ -177,13 +177,13 @@ class AGUISource:
                     break
                 async with aclosing(run.stream(from_sequence=snapshot.sequence)) as chunks:
                     async for chunk in chunks:
-                        if isinstance(chunk, StepDiscarded | StreamResync):
+                        if _is_told_otherwise(chunk):
                             break
                         if events := self._stream.feed(chunk):
                             yield encoded(events)
                     else:
                         break
-                # What was sent never happened: send the conversation again in its present state.
+                # Send the conversation again in its present state.
             yield await self._end(run)
         except HelixError as problem:
             yield self._error(problem.code)
@@ -232,6 +232,12 @@ class AGUISource:
 
     def _error(self, code: str) -> bytes:
         return encoded([*self._stream.stop(), {"type": "RUN_ERROR", "message": sentence_for(code), "code": code}])
+
+
+def _is_told_otherwise(chunk: StreamChunk) -> bool:
+    """Whether the events so far do not make the conversation: what was sent never happened, or the run took in a
+    message, for which there is no event."""
+    return isinstance(chunk, StepDiscarded | StreamResync) or (isinstance(chunk, StepCommitted) and bool(chunk.taken))
 
 
 def _is_at(snapshot: SessionSnapshot, run: HostedRun) -> bool:
