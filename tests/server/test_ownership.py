@@ -351,7 +351,8 @@ def owned() -> Iterator[tuple[LiveServer, Names]]:
     """A server with conversations and a schedule of Ann's, and nothing of anybody else's."""
     with LiveServer(agent_server(executor={"janitor_seconds": None})) as live, live.client() as ann:
         gate.shut(2, only="And")
-        start(ann, "anns-waiting", [{"content": "publish", "id": "anns-message"}])
+        order = [{"content": "publish", "id": "anns-message"}]
+        ann.post("/start", json={"agentType": "director", "sessionId": "anns-waiting", "message": order})
         status = settled(ann, "anns-waiting")
         [row] = status["pending"]
         start(ann, "anns-running", f"long {SECRET}")
