@@ -249,6 +249,34 @@ def test_a_user_with_too_many_runs_waits_and_others_do_not() -> None:
         settled(ann, "s3")
 
 
+def test_who_has_as_many_runs_as_there_may_be_still_talks_to_them() -> None:
+    limits = ServerLimits(running_runs_per_user=2)
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as ann:
+        gate.shut()
+
+        def say(path: str, **body: Any) -> tuple[int, Any]:
+            with ann.stream("POST", path, json=body) as answer:
+                return answer.status_code, answer.read() and answer.json() if path == "/execute" else None
+
+        begun = say("/execute", agentType="director", sessionId="s0", message="search", idempotencyKey="k")
+        start(ann, "s1", "search")
+        assert say("/execute", agentType="director", sessionId="s0", message="search", idempotencyKey="k") == begun
+        for if_running in ("steer", "enqueue"):
+            assert say("/execute", sessionId="s0", message="hello", ifRunning=if_running)[0] == 200
+        assert say("/execute", sessionId="s0", message="hello")[1]["code"] == "agent_already_running"
+        refused = say("/execute", agentType="director", sessionId="s2", message="hello", ifRunning="steer")
+        assert (refused[0], refused[1]["code"]) == (429, "too_many_runs")
+        message = {"id": "m-2", "role": "user", "content": "hello", "parts": [{"type": "text", "text": "hello"}]}
+        props = {"ifRunning": "steer"}
+        assert say("/chat", id="s0", message=message, ifRunning="steer")[0] == 200
+        assert say("/agui/director", threadId="s0", runId="r", messages=[message], forwardedProps=props)[0] == 200
+        sent = {"messageId": "m-3", "contextId": "s0", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
+        params = {"message": sent, "configuration": {"returnImmediately": True}}
+        assert say("/a2a/director", jsonrpc="2.0", id=1, method="SendMessage", params=params)[0] == 200
+        assert say("/v1/responses", model="director", input="hello", conversation="s0", background=True)[0] == 200
+        gate.open()
+
+
 def test_runs_are_counted_on_all_instances_together(tmp_path: Path) -> None:
     limits = ServerLimits(running_runs_per_user=2)
     url = f"sqlite:///{tmp_path / 'helix.db'}"

@@ -213,13 +213,16 @@ class Call:
                 self.checked(message.id, "message id")
         return messages
 
-    async def begin(self, starting: Callable[[], Awaitable[HostedRun]]) -> HostedRun:
-        """Start a run of the caller, if the limits allow it.
+    async def begin(
+        self, starting: Callable[[], Awaitable[HostedRun]], *, within: SessionState | SessionSummary | None = None
+    ) -> HostedRun:
+        """Start a run of the caller, if the limits allow it; `within` is the caller's session in which it starts, if
+        there is one already.
 
         Raises:
             RefusedError: they do not.
         """
-        async with self.gate.room(self.principal, self.executor):
+        async with self.gate.room(self.principal, self.executor, None if within is None else within.session_id):
             run = await starting()
         self.owed.began(run.session_id, run.run_id)
         return run

@@ -49,7 +49,8 @@ async def execute(call: Call) -> Response:
             idempotency_key=body.idempotency_key,
             only_own=True,
             if_running=body.if_running,
-        )
+        ),
+        within=session,
     )
     return json_response(started(run))
 

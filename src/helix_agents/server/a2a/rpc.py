@@ -252,7 +252,8 @@ async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
             idempotency_key=message.message_id,
             only_own=True,
             if_running="enqueue",
-        )
+        ),
+        within=session,
     )
     return task_id(run.session_id, message.message_id)
 

@@ -54,7 +54,7 @@ async def run_agent(call: Call) -> Any:
         if news.message is None:
             raise invalid("A new session needs a user message.")
         try:
-            run = await _say(call, agent, body, news.message, is_new=True)
+            run = await _say(call, agent, body, news.message, None)
             return call.stream(AGUISource(call, body, run), run=run)
         except SessionAlreadyExistsError:
             # It was started meanwhile, by the same message or by another one.
@@ -68,15 +68,17 @@ async def run_agent(call: Call) -> Any:
     if news.message is not None and not (body.resume and news.message.id in said_before):
         if news.message.id in said_before[:-1]:
             raise RefusedError(409, "history_mismatch", "This message was sent before, and others came after it.")
-        run = await _say(call, agent, body, news.message, is_new=False)
+        run = await _say(call, agent, body, news.message, session)
     else:
         run = await _go_on(call, agent, session, answered=answered.accepted)
     return call.stream(AGUISource(call, body, run, late=answered.late), run=run)
 
 
-async def _say(call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMessage, *, is_new: bool) -> HostedRun:
+async def _say(
+    call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMessage, session: SessionState | None
+) -> HostedRun:
     call.checked_messages((message,))
-    owner = call.owner()
+    owner, is_new = call.owner(), session is None
     return await call.begin(
         lambda: call.executor.execute(
             agent,
@@ -88,7 +90,8 @@ async def _say(call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMe
             only_new=is_new,
             only_own=not is_new,
             if_running=body.if_running,
-        )
+        ),
+        within=session,
     )
 
 

@@ -183,7 +183,8 @@ async def _said(
             only_new=session is None,
             only_own=session is not None,
             if_running=body.if_running,
-        )
+        ),
+        within=session,
     )
     answer = follow_steering if body.if_running == "steer" else follow
     return answer(call, agent.name, run, version)

@@ -307,7 +307,8 @@ class Entry:
                 only_new=is_new,
                 only_own=True,
                 if_running="enqueue" if self._body.background and self._body.conversation is not None else "reject",
-            )
+            ),
+            within=None if self._conversation is None or branch is not None else self._conversation.session,
         )
 
     async def _branch(self, conversation: Conversation, run: RunRecord) -> HostedRun:
