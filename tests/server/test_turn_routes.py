@@ -166,6 +166,18 @@ def test_the_stream_of_one_run_begins_and_ends_with_it(ann: httpx2.Client, sessi
     assert list(events(rest.iter_lines())) == seen[4:]
 
 
+def test_who_reads_a_message_before_it_is_taken_in_reads_the_run_that_took_it_to_its_end(
+    ann: httpx2.Client, session_id: str
+) -> None:
+    gate.shut(2)
+    first = execute(ann, session_id, "search").json()
+    sent = execute(ann, session_id, "hello", ifRunning="steer").json()
+    with ann.stream("GET", "/sse", params={"sessionId": session_id, "runId": sent["runId"]}) as response:
+        gate.open()
+        *_, last = events(response.iter_lines())
+    assert (last["event"], last["data"]["runId"], last["data"]["status"]) == ("end", first["runId"], "completed")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "more", "told"),
     [

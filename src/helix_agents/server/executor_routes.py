@@ -476,6 +476,8 @@ class ChunkSource:
 
     async def _followed(self) -> RunRecord | None:
         if self._is_alone:
+            # While it was waited for, another run may have taken the message in.
+            self._run = await self._run.begun()
             return await self._call.run(self._run.session_id, self._run.run_id)
         return await self._call.current_run(self._run.session_id)
 
