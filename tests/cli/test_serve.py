@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -48,6 +49,31 @@ def test_tools_get_the_deps_that_are_named(folder: Path) -> None:
             serving.send_signal(signal.SIGTERM)
             serving.communicate(timeout=30)
     assert helix(folder, "sessions", "show", "s", "--json").json["session"]["output"] == "5 left."
+
+
+def test_a_site_that_gave_its_name_the_address_of_this_machine_is_not_let_in(folder: Path) -> None:
+    """To the browser, the server is that site, so the page might read every conversation and approve every call."""
+    command = [HELIX, "serve", "agents:clerk", "--allow-unauthenticated", "--port", "0", "--store", "memory://"]
+    command += ["--json", "--cors-origin", "https://page.example"]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as serving:
+        try:
+            assert serving.stdout is not None
+            url = json.loads(serving.stdout.readline())["url"]
+
+            def told(host: str) -> tuple[int, bool]:
+                try:
+                    with urlopen(Request(f"{url}/sessions", headers={"host": host}), timeout=30) as answer:
+                        return answer.status, False
+                except HTTPError as refused:
+                    return refused.code, b"--cors-origin" in refused.read()
+
+            for host in ("localhost:1", "127.0.0.1", "127.1.2.3:80", "[::1]:80", "me.localhost", "page.example:8700"):
+                assert told(host) == (200, False), host
+            for host in ("evil.example", "evil.example:8700", "127.0.0.1.evil.example", "localhost.evil", "[::"):
+                assert told(host) == (403, True), host
+        finally:
+            serving.send_signal(signal.SIGTERM)
+            serving.communicate(timeout=30)
 
 
 @pytest.mark.parametrize(

@@ -207,8 +207,10 @@ def test_a_message_may_be_taken_in_by_the_run(site: Site, open_client: OpenClien
     first.do("send", text="long look", until=PAUSE)
     second.do("send", text="length", parameters={"forwardedProps": {"ifRunning": "steer"}}, until="RUN_STARTED")
     site.open_gate()
-    while second.do("look")["messages"][-1].get("content") != "And then":
-        pass
+    for each in (first, second):
+        while each.do("look")["messages"][-1].get("content") != "And then":
+            pass
+    assert roles(first.do("look")) == ["user", "assistant", "tool", "user", "assistant"]
     assert roles(open_client(session_id).do("come_back")) == ["user", "assistant", "tool", "user", "assistant"]
     assert len(site.get(f"/sessions/{session_id}/runs")["items"]) == 1
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import uvicorn
 from helix_agents import AgentServer, Executor, Principal
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.limits import ServerLimits
+from helix_agents.server.openapi import document
 from tests.server.agents import agents
 
 PATIENCE = 30.0
@@ -57,6 +59,26 @@ def agent_server(
     return AgentServer(Executor.open(url, **given), limits=limits, **settings)
 
 
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile("/".join("[^/]+" if part.startswith("{") else re.escape(part) for part in path.split("/")))
+
+
+_ROUTES = [
+    (method.upper(), _pattern(path), frozenset(way["responses"]))
+    for path, ways in document("0")["paths"].items()
+    for method, way in ways.items()
+]
+
+
+def announced(response: httpx2.Response) -> None:
+    """Whatever a server answers in any test, the OpenAPI document has to announce."""
+    method, path = response.request.method, response.request.url.raw_path.decode().partition("?")[0]
+    for known, pattern, statuses in _ROUTES:
+        if known == method and pattern.fullmatch(path):
+            assert str(response.status_code) in statuses, (method, path, response.status_code)
+            return
+
+
 class LiveServer:
     """An application on a free port of 127.0.0.1, in a thread, from `with` to its end."""
 
@@ -87,7 +109,8 @@ class LiveServer:
 
     def client(self, token: str | None = ANN, **settings: Any) -> httpx2.Client:
         headers = {} if token is None else bearer(token)
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE, **settings)
+        hooks = {"response": [announced]} if isinstance(self.app, AgentServer) else {}
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=PATIENCE, event_hooks=hooks, **settings)
 
     def __enter__(self) -> Self:
         self._thread.start()

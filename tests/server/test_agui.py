@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.server.agents import gate
 from tests.server.live import LiveServer
 from tests.server.page import events
 
@@ -57,6 +58,21 @@ def test_whatever_is_sent_is_answered_with_events_or_refused_with_a_reason(ann: 
     assert ann.post("/chat", json=chat).json()["code"] == "validation_error"
 
 
+@pytest.mark.parametrize(
+    "text", ["41.9", "true", "null", "[1]", '{"a": 1', "9" * 30, "[" * 70 + "]" * 70, "[" * 100_000 + "]" * 100_000]
+)
+def test_a_tool_that_returns_text_may_return_any(ann: httpx2.Client, session_id: str, text: str) -> None:
+    session_id = f"{session_id[:60]} {text[:20]} {len(text)}"
+    order = {**HELLO, "content": "locate"}
+    run(ann, {**asked(session_id, messages=[order]), "threadId": session_id})
+    [waiting] = ann.get("/status", params={"sessionId": session_id}).json()["pending"]
+    result = {"id": "r", "role": "tool", "toolCallId": waiting["toolCallId"], "content": text}
+    body = asked(session_id, messages=[order, {"id": "a", "role": "assistant"}, result])
+    status, answer = run(ann, {**body, "threadId": session_id})
+    assert (status, answer[-1]["outcome"]) == (200, {"type": "success"}), answer
+    assert f"I was told: {text}." in str(answer)
+
+
 def test_a_conversation_of_somebody_else_is_neither_read_nor_answered(
     server: LiveServer, ann: httpx2.Client, ben: httpx2.Client, session_id: str
 ) -> None:
@@ -93,3 +109,24 @@ def test_an_older_client_is_told_nothing_that_it_would_refuse(
     _, answer = run(ann, asked(session_id, messages=[order], protocolVersion=version))
     outcome = answer[-1]["outcome"]
     assert (outcome["type"], "pendingToolCallIds" in outcome) == ("success", version is not None)
+
+
+def test_whoever_reads_sees_a_message_where_the_run_took_it_in(
+    server: LiveServer, ann: httpx2.Client, session_id: str
+) -> None:
+    gate.shut(2)
+    body = asked(session_id, messages=[{**HELLO, "content": "search"}])
+    with ann.stream("POST", "/agui/director", json=body) as answer, server.client() as other:
+        following = events(answer.iter_lines())
+        seen = [next(following)["data"], next(following)["data"]]
+        later = {"sessionId": session_id, "message": "hello", "ifRunning": "steer", "idempotencyKey": "m-2"}
+        assert other.post("/execute", json=later).status_code == 200
+        gate.open()
+        seen += [event["data"] for event in following]
+    shown = [each["messages"] for each in seen if each["type"] == "MESSAGES_SNAPSHOT"]
+    said = [[message.get("content") for message in each if message["role"] == "user"] for each in shown]
+    assert said == [["search"], ["search", "hello"]]
+    begun = [each["messageId"] for each in seen if each["type"] == "TEXT_MESSAGE_START"]
+    _, again = run(ann, asked(session_id, messages=[]))
+    whole = [each["messages"] for each in again if each["type"] == "MESSAGES_SNAPSHOT"][-1]
+    assert [each["id"] for each in whole] == [*dict.fromkeys([*(each["id"] for each in shown[-1]), *begun])]

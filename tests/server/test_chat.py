@@ -16,8 +16,9 @@ from helix_agents.ports.llm import ModelRequest
 from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.calls import Call
 from helix_agents.server.chat import routes as chat
+from helix_agents.server.limits import ServerLimits
 from tests.server.agents import Notes, gate, helper, mishaps, order_of, publish, results_since_the_user
-from tests.server.live import BEN, TOKENS, LiveServer, wait_until
+from tests.server.live import BEN, TOKENS, LiveServer, agent_server, wait_until
 from tests.server.page import Page, parts_of
 
 DENIED_OR_GIVEN_UP = ("output-denied", "output-error")
@@ -705,6 +706,25 @@ def test_an_answer_may_be_submitted_apart_from_the_chat(page: Page) -> None:
     wait_until(lambda: page.snapshot()["status"] == "completed")
     again = page.client.post(f"/chat/{page.chat_id}/submit-tool-result", json=body).json()
     assert again["outcome"] == "already_completed"
+
+
+def test_an_answer_whose_run_could_not_start_starts_it_when_it_is_submitted_again() -> None:
+    limits = ServerLimits(running_runs_per_user=1)
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as client:
+        page = Page(client, "s").say("publish")
+        call = page.snapshot()["pending"][0]
+        gate.shut(2)
+        begun = client.post("/start", json={"agentType": "director", "sessionId": "other", "message": "long tale"})
+        body = {name: call[name] for name in ("toolCallId", "approvalId")}
+        body |= {"kind": "approval-response", "approved": True}
+        refused = client.post("/chat/s/submit-tool-result", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_runs")
+        gate.open()
+        client.get("/result", params={"sessionId": begun.json()["sessionId"], "wait": 20})
+        told = client.post("/chat/s/submit-tool-result", json=body).json()
+        assert (told["outcome"], told["continuation"]) == ("already_completed", "resume")
+        assert client.get("/result", params={"sessionId": "s", "wait": 20}).json()["runId"] == told["runId"]
+        assert page.snapshot()["status"] == "completed"
 
 
 def test_the_last_answer_can_be_written_again(page: Page) -> None:

@@ -99,13 +99,16 @@ def test_an_approval_is_submitted_and_the_session_resumed(ann: httpx2.Client, se
     answer = approval_of(call, session_id)
     told = ann.post("/submit-tool-result", json=answer).json()
     assert told == {"outcome": "accepted", "continuation": "resume", "stillWaiting": 0}
-    assert ann.post("/submit-tool-result", json=answer).json()["outcome"] == "already_completed"
+    # The response may have been lost, so whoever asks again is told what is needed now.
+    assert ann.post("/submit-tool-result", json=answer).json() == {**told, "outcome": "already_completed"}
     resumed = ann.post("/resume", json={"sessionId": session_id})
     assert resumed.status_code == 200
     now = settled(ann, session_id)
     assert (now["status"], now["turn"]) == ("completed", 2)
     again = ann.post("/resume", json={"sessionId": session_id})
     assert (again.status_code, again.json()["code"]) == (409, "already_completed")
+    told = ann.post("/submit-tool-result", json=answer).json()
+    assert (told["outcome"], told["continuation"]) == ("already_completed", "nothing")
 
 
 @pytest.mark.parametrize(

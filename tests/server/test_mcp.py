@@ -419,6 +419,28 @@ def test_a_turn_is_stopped_by_a_tool_and_what_waits_is_given_up(ann: httpx2.Clie
     assert "You said: hello" in said["text"]
 
 
+@pytest.mark.parametrize("action", ["accept", "cancel"])
+def test_a_form_that_is_closed_after_a_stop_continues_nothing(ann: httpx2.Client, action: str) -> None:
+    raw, other = Raw(ann, forms=True), Raw(ann)
+    with raw.stream(raw.call("director", {"message": "publish"})) as response:
+        found = events(response.iter_lines())
+        _, (_, question) = next(found), next(found)
+        [waiting] = result_of(other.post(other.call("session__pending", {})))["structuredContent"]["items"][:1]
+        session = {"session_id": waiting["session_id"]}
+        result_of(other.post(other.call("session__stop", session, 2)))
+        content = {"approved": True}
+        late = {"jsonrpc": "2.0", "id": question["id"], "result": {"action": action, "content": content}}
+        assert raw.post(late).status_code == 202
+        assert [*found][-1][1]["result"]["structuredContent"]["status"] == "stopped"
+    answered = {**session, "tool_call_id": waiting["tool_call_id"], "approved": True}
+    again = result_of(other.post(other.call("session__answer", answered, 3)))
+    assert again["structuredContent"]["status"] == "stopped"
+    runs = ann.get(f"/sessions/{session['session_id']}/runs").json()["items"]
+    assert [run["status"] for run in runs] == ["interrupted"]
+    going_on = result_of(other.post(other.call("session__continue", session, 4)))
+    assert going_on["structuredContent"]["status"] == "completed"
+
+
 def test_while_an_agent_works_others_are_told_so(server: LiveServer, ann: httpx2.Client) -> None:
     raw = Raw(ann)
     session_id = result_of(raw.post(raw.call("director", {"message": "hello"})))["structuredContent"]["session_id"]
@@ -614,6 +636,8 @@ def test_pages_of_other_sites_may_not_call() -> None:
     with LiveServer(agent_server(authenticate=None, allow_unauthenticated=True)) as live:
         # A site that gave its own name the address of this machine.
         assert status(live, None, origin="http://evil.example", host="evil.example") == 403
+        for odd in ("null", "http://[", "http://[::1", "x"):
+            assert status(live, None, origin=odd) == 403
         assert status(live, None, origin="http://localhost:3000") == 200
         assert status(live, None) == 200
     with LiveServer(agent_server(cors_origins=["https://page.example"])) as live:

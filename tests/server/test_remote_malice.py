@@ -5,6 +5,7 @@ import gzip
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 from helix_agents import Completed, Executor, HttpRemoteAgentTransport, Suspended, ToolAnswer
 from helix_agents.agent.remote_agents import RemoteLimits
 from helix_agents.domain.chunks import Custom, StreamChunk, TextDelta, ToolEnd
+from helix_agents.domain.errors import RemoteUnavailableError
 from helix_agents.domain.messages import ToolMessage
 from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.usage import SourceTotal, UsageRollup
@@ -20,6 +22,7 @@ from helix_agents.ports.remote_agents import RemoteSession
 from tests.server.chain import boss, transport
 from tests.server.delegating import child_of, delegated, finish
 from tests.server.live import ANN, LiveServer
+from tests.support.tls_front import make_certificates, tls_front
 
 Lines = Callable[["Liar"], AsyncIterator[bytes]]
 
@@ -278,6 +281,17 @@ async def test_a_redirect_is_not_followed_so_the_token_goes_nowhere_else(lying: 
     assert isinstance(await finish(helix, boss(lying.url), "remote x"), Completed)
     told = await delegated(helix)
     assert (told.code, "302" in str(told.content)) == ("sub_agent_dispatch_failed", True)
+
+
+@pytest.mark.parametrize("scheme", ["https", "HTTPS"])
+async def test_a_certificate_that_nobody_vouches_for_gets_no_token_however_the_address_is_written(
+    lying: LiveServer, tmp_path: Path, scheme: str
+) -> None:
+    behind = lying.url.removeprefix("http://")
+    async with tls_front(behind, make_certificates(tmp_path), asks_for_client=False) as door:
+        careful = HttpRemoteAgentTransport(f"{scheme}://{door}", token="secret")
+        with pytest.raises(RemoteUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            await careful.status(RemoteSession(session_id="s", agent="worker"))
 
 
 async def test_a_child_is_told_the_message_and_nothing_else(lying: LiveServer, helix: Executor) -> None:

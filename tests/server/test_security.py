@@ -29,7 +29,7 @@ from helix_agents.server.gate import Gate
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openapi import document
 from tests.server.agents import agents, gate, helper
-from tests.server.live import ANN, BEN, OPS, TOKENS, LiveServer, agent_server, bearer
+from tests.server.live import ANN, BEN, OPS, TOKENS, LiveServer, agent_server, bearer, wait_until
 from tests.server.page import Page
 from tests.server.test_chat import code_of
 from tests.server.test_executor_routes import chunks, settled, start
@@ -131,61 +131,6 @@ def test_tokens_are_never_empty_or_missing() -> None:
 # ---------------------------------------------------------------------------------------------------------
 # Another user
 # ---------------------------------------------------------------------------------------------------------
-
-READS = [
-    ("GET", "/status?sessionId={id}"),
-    ("GET", "/sse?sessionId={id}"),
-    ("GET", "/workspace?sessionId={id}"),
-    ("GET", "/chat/{id}/stream"),
-    ("GET", "/sessions/{id}"),
-    ("GET", "/sessions/{id}/snapshot"),
-    ("GET", "/sessions/{id}/messages"),
-    ("GET", "/sessions/{id}/ui-messages"),
-    ("GET", "/sessions/{id}/runs"),
-    ("GET", "/sessions/{id}/usage"),
-    ("GET", "/sessions/{id}/tail"),
-    ("GET", "/sessions/{id}/checkpoints"),
-    ("GET", "/sessions/{id}/children"),
-    ("GET", "/usage?sessionId={id}"),
-    ("DELETE", "/sessions/{id}"),
-]
-WRITES = [
-    ("/resume", {"sessionId": "{id}"}),
-    ("/retry", {"sessionId": "{id}"}),
-    ("/rewind", {"sessionId": "{id}", "checkpointId": "beginning"}),
-    ("/branch", {"sessionId": "{id}", "newSessionId": "{id}-mine"}),
-    ("/interrupt", {"sessionId": "{id}"}),
-    ("/abort", {"sessionId": "{id}"}),
-    ("/submit-tool-result", {"sessionId": "{id}", "kind": "client-tool-result", "toolCallId": "call_1_1", "result": 1}),
-    ("/chat/{id}/submit-tool-result", {"kind": "client-tool-result", "toolCallId": "call_1_1", "result": 1}),
-    ("/chat/{id}/interrupt", {}),
-    ("/chat/{id}/abort", {}),
-]
-
-
-@pytest.mark.parametrize("token", ["ben", "operator"])
-def test_nobody_else_reads_answers_or_stops_a_session(
-    server: LiveServer, ann: httpx2.Client, ben: httpx2.Client, session_id: str, token: str
-) -> None:
-    """Not even that it exists is told: the answer is that of a session that is not there."""
-    session_id = session_id.replace(" ", "-")
-    start(ann, session_id, "publish")
-    before = settled(ann, session_id)
-    with server.client(OPS) as ops:
-        other = ben if token == "ben" else ops
-        for method, path in READS:
-            mine = other.request(method, path.format(id=session_id))
-            missing = other.request(method, path.format(id="no-such-session"))
-            if path == "/chat/{id}/stream":
-                assert (mine.status_code, mine.content) == (missing.status_code, missing.content) == (204, b"")
-                continue
-            assert mine.status_code == missing.status_code == 404, path
-            assert mine.json()["detail"].replace(session_id, "no-such-session") == missing.json()["detail"]
-        for path, body in WRITES:
-            filled = json.loads(json.dumps(body).replace("{id}", session_id))
-            response = other.post(path.format(id=session_id), json=filled)
-            assert (response.status_code, response.json()["code"]) == (404, "session_not_found"), path
-    assert settled(ann, session_id) == before
 
 
 def test_an_id_that_is_taken_by_somebody_else_cannot_be_started_or_spoken_to(
@@ -304,6 +249,34 @@ def test_a_user_with_too_many_runs_waits_and_others_do_not() -> None:
         settled(ann, "s3")
 
 
+def test_who_has_as_many_runs_as_there_may_be_still_talks_to_them() -> None:
+    limits = ServerLimits(running_runs_per_user=2)
+    with LiveServer(agent_server(limits=limits)) as live, live.client() as ann:
+        gate.shut()
+
+        def say(path: str, **body: Any) -> tuple[int, Any]:
+            with ann.stream("POST", path, json=body) as answer:
+                return answer.status_code, answer.read() and answer.json() if path == "/execute" else None
+
+        begun = say("/execute", agentType="director", sessionId="s0", message="search", idempotencyKey="k")
+        start(ann, "s1", "search")
+        assert say("/execute", agentType="director", sessionId="s0", message="search", idempotencyKey="k") == begun
+        for if_running in ("steer", "enqueue"):
+            assert say("/execute", sessionId="s0", message="hello", ifRunning=if_running)[0] == 200
+        assert say("/execute", sessionId="s0", message="hello")[1]["code"] == "agent_already_running"
+        refused = say("/execute", agentType="director", sessionId="s2", message="hello", ifRunning="steer")
+        assert (refused[0], refused[1]["code"]) == (429, "too_many_runs")
+        message = {"id": "m-2", "role": "user", "content": "hello", "parts": [{"type": "text", "text": "hello"}]}
+        props = {"ifRunning": "steer"}
+        assert say("/chat", id="s0", message=message, ifRunning="steer")[0] == 200
+        assert say("/agui/director", threadId="s0", runId="r", messages=[message], forwardedProps=props)[0] == 200
+        sent = {"messageId": "m-3", "contextId": "s0", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
+        params = {"message": sent, "configuration": {"returnImmediately": True}}
+        assert say("/a2a/director", jsonrpc="2.0", id=1, method="SendMessage", params=params)[0] == 200
+        assert say("/v1/responses", model="director", input="hello", conversation="s0", background=True)[0] == 200
+        gate.open()
+
+
 def test_runs_are_counted_on_all_instances_together(tmp_path: Path) -> None:
     limits = ServerLimits(running_runs_per_user=2)
     url = f"sqlite:///{tmp_path / 'helix.db'}"
@@ -399,6 +372,40 @@ async def test_of_many_streams_at_once_no_more_open_than_may() -> None:
     stays.set()
     await asyncio.gather(*tasks)
     assert gate_of_streams.open_streams == 0
+
+
+RPC = {"jsonrpc": "2.0", "id": 1}
+A2A_MESSAGE = {"messageId": "m", "contextId": "s", "role": "ROLE_USER", "parts": [{"text": "long tale"}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/result?sessionId=s&wait=60", None),
+        ("GET", "/sse?sessionId=s", None),
+        ("POST", "/a2a/director", {**RPC, "method": "SendMessage", "params": {"message": A2A_MESSAGE}}),
+        ("POST", "/mcp", {**RPC, "method": "tools/call", "params": {"name": "session__continue",
+                                                             "arguments": {"session_id": "s"}}}),
+        ("POST", "/v1/responses", {"model": "director", "input": "long tale"}),
+    ],
+    ids=["result", "stream", "A2A", "MCP", "OpenAI"],
+)  # fmt: skip
+def test_who_has_left_takes_no_place_from_those_who_wait(method: str, path: str, body: Any) -> None:
+    """Or a client that gives up and asks again would shut out itself, and in the end everybody."""
+    app = agent_server()
+    with LiveServer(app) as live, live.client() as client:
+        gate.shut(2)
+        if "a2a" not in path:
+            start(client, "s", "long tale")
+        content = "" if body is None else json.dumps(body)
+        head = f"{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {ANN}\r\n"
+        with socket.create_connection(("127.0.0.1", live.port), timeout=30) as leaving:
+            about = f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+            leaving.sendall(f"{head}{about}{content}".encode())
+            wait_until(lambda: app.open_streams)
+        wait_until(lambda: not app.open_streams)
+        assert client.get("/sessions").json()["items"][0]["status"] == "active"
+        gate.open()
 
 
 def test_what_is_kept_of_streams_is_bounded() -> None:

@@ -92,6 +92,23 @@ def test_a_message_to_a_session_at_work_is_taken_in_as_it_was_changed(ann: httpx
     assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
 
 
+def test_who_waits_for_a_message_that_is_taken_back_is_told_so(
+    server: LiveServer, ann: httpx2.Client, session_id: str
+) -> None:
+    gate.shut(2)
+    execute(ann, session_id, "long tale")
+    later = execute(ann, session_id, "hello", ifRunning="enqueue").json()["runId"]
+    query = {"sessionId": session_id, "runId": later, "wait": 20}
+    with ThreadPoolExecutor(1) as threads, server.client() as other:
+        streams = server.app.open_streams
+        waiting = threads.submit(lambda: other.get("/result", params=query))
+        wait_until(lambda: server.app.open_streams > streams)
+        assert ann.delete(f"/sessions/{session_id}/queue/{later}").status_code == 204
+        told = waiting.result(PATIENCE)
+    assert (told.status_code, told.json()["code"]) == (409, "queued_turn_dropped")
+    gate.open()
+
+
 def test_what_a_run_came_to_is_told_however_it_ended(ann: httpx2.Client, session_id: str) -> None:
     waits = execute(ann, session_id, "publish").json()
     told = result(ann, session_id, wait=20)
@@ -147,6 +164,18 @@ def test_the_stream_of_one_run_begins_and_ends_with_it(ann: httpx2.Client, sessi
         headers={"last-event-id": seen[3]["id"]},
     )
     assert list(events(rest.iter_lines())) == seen[4:]
+
+
+def test_who_reads_a_message_before_it_is_taken_in_reads_the_run_that_took_it_to_its_end(
+    ann: httpx2.Client, session_id: str
+) -> None:
+    gate.shut(2)
+    first = execute(ann, session_id, "search").json()
+    sent = execute(ann, session_id, "hello", ifRunning="steer").json()
+    with ann.stream("GET", "/sse", params={"sessionId": session_id, "runId": sent["runId"]}) as response:
+        gate.open()
+        *_, last = events(response.iter_lines())
+    assert (last["event"], last["data"]["runId"], last["data"]["status"]) == ("end", first["runId"], "completed")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from helix_agents.engine.scope import DEPTH
 from helix_agents.runtimes.executor.inputs import IfRunning
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.limits import ServerLimits
-from helix_agents.server.wire import why_unfit
+from helix_agents.server.wire import LARGEST_INT, why_unfit
 
 T = TypeVar("T")
 
@@ -48,9 +48,6 @@ Interval: TypeAlias = Annotated[int, msgspec.Meta(ge=60_000, le=315_360_000_000)
 _CRON_FIELD = "[0-9A-Za-z*/,#-]+"
 _CRON = f"^{_CRON_FIELD}( +{_CRON_FIELD}){{4}}$"
 Cron: TypeAlias = Annotated[str, msgspec.Meta(pattern=_CRON, max_length=200)]
-
-# The largest integer that JSON can carry and a store returns unchanged.
-LARGEST_INT = 2**64 - 1
 
 
 class Body(Record, rename="camel"):

@@ -1,8 +1,9 @@
 """One request on its way through the server: who makes it, what it asks for, and the sessions it may touch."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -23,8 +24,10 @@ from helix_agents.server.bodies import read_body, read_json
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.gate import Gate
 from helix_agents.server.owed_ends import OwedEnds
-from helix_agents.server.sse import EventSource, EventStreamResponse
+from helix_agents.server.sse import EventSource, EventStreamResponse, disconnected
 from helix_agents.server.wire import to_json
+
+T = TypeVar("T")
 
 # The largest number in a query, or cursor, that is accepted.
 LARGEST = 10**17
@@ -210,18 +213,47 @@ class Call:
                 self.checked(message.id, "message id")
         return messages
 
-    async def begin(self, starting: Callable[[], Awaitable[HostedRun]]) -> HostedRun:
-        """Start a run of the caller, if the limits allow it.
+    async def begin(
+        self, starting: Callable[[], Awaitable[HostedRun]], *, within: SessionState | SessionSummary | None = None
+    ) -> HostedRun:
+        """Start a run of the caller, if the limits allow it; `within` is the caller's session in which it starts, if
+        there is one already.
 
         Raises:
             RefusedError: they do not.
         """
-        async with self.gate.room(self.principal, self.executor):
+        async with self.gate.room(self.principal, self.executor, None if within is None else within.session_id):
             run = await starting()
         self.owed.began(run.session_id, run.run_id)
         return run
 
-    # -- streams
+    # -- waiting and streams
+
+    async def outwait(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        run: HostedRun | None,
+        *,
+        seconds: float | None = None,
+        even_alone: bool = False,
+    ) -> T | None:
+        """What the work comes to, waited for in a place among the open streams. None if it is given up, because the
+        time is up, this instance has to leave or, unless it is waited for `even_alone`, the client has left.
+
+        Raises:
+            RefusedError: no place is left.
+        """
+        with self.gate.place(self.principal, run):
+            doing = asyncio.create_task(work())
+            gone = () if even_alone else (asyncio.create_task(disconnected(self.request.receive)),)
+            try:
+                first = (doing, *gone, self.gate.leaving.future())
+                await asyncio.wait(first, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                return doing.result() if doing.done() else None
+            finally:
+                for task in (doing, *gone):
+                    task.cancel()
+                await asyncio.gather(doing, *gone, return_exceptions=True)
 
     def stream(
         self,

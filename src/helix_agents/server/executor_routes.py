@@ -1,7 +1,7 @@
 """The executor's operations over HTTP: start, resume, follow, look, stop, answer."""
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -27,7 +27,9 @@ from helix_agents.domain.pending import (
     AnswerNotFound,
     AnswerRefused,
     ApprovalAnswer,
+    PendingCall,
     ToolAnswer,
+    accepted,
 )
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import OUR_METADATA, InterruptOutcome, InterruptSet, SessionState, SessionSummary
@@ -247,14 +249,44 @@ async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitt
     match outcome:
         case AnswerAccepted(next=continuation, still_waiting=count):
             return Submitted(outcome="accepted", continuation=continuation, still_waiting=count)
-        case AnswerAlreadyCompleted():
-            return Submitted(outcome="already_completed", continuation="nothing")
+        case AnswerAlreadyCompleted(call=row):
+            return await _answered_before(call, row)
         case AnswerLate():
             return Submitted(outcome="late_answer_after_timeout", continuation="nothing")
         case AnswerRefused(reason=reason):
             raise invalid(reason)
         case AnswerNotFound():
             raise RefusedError(404, "not_found", f"No call {body.tool_call_id!r} waits in this session.")
+
+
+async def _answered_before(call: Call, row: PendingCall) -> Submitted:
+    """The outcome for a call that has its answer. Whoever gave it may have got no response, and asks again what is
+    needed next."""
+    if row.state != "answered":
+        return Submitted(outcome="already_completed", continuation="nothing")
+    run = await call.current_run(row.root_session_id)
+    waiting = len(await call.waiting(row.root_session_id))
+    running = run is not None and run.status == "running"
+    following = accepted(row, running=running, still_waiting=waiting)
+    return Submitted(outcome="already_completed", continuation=following.next, still_waiting=waiting)
+
+
+async def submit_one_of(call: Call, session_id: SessionId, readings: Sequence[SubmitBody]) -> Submitted:
+    """Pass an answer that can be read in several ways: as the first of them that fits the call.
+
+    Raises:
+        RefusedError: none does; this is the reason why the first does not.
+    """
+    refused: RefusedError | None = None
+    for reading in readings:
+        try:
+            return await submit(call, session_id, reading)
+        except RefusedError as refusal:
+            if refusal.status != 400:
+                raise
+            refused = refused or refusal
+    assert refused is not None
+    raise refused
 
 
 def entry_agent(call: Call, name: str) -> AnyAgent:
@@ -444,6 +476,8 @@ class ChunkSource:
 
     async def _followed(self) -> RunRecord | None:
         if self._is_alone:
+            # While it was waited for, another run may have taken the message in.
+            self._run = await self._run.begun()
             return await self._call.run(self._run.session_id, self._run.run_id)
         return await self._call.current_run(self._run.session_id)
 

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from starlette.types import Receive, Scope, Send
 
 from helix_agents.domain.errors import LockHeldError, LockLostError
+from helix_agents.domain.ids import SessionId
 from helix_agents.domain.schedules import ScheduleId
 from helix_agents.ports.locks import LockManager
 from helix_agents.runtimes.executor.hosting import AgentExecutor, HostedRun, HostedSchedules
@@ -50,8 +51,13 @@ class Gate:
             raise draining(self.limits.retry_after_seconds)
 
     @asynccontextmanager
-    async def room(self, principal: Principal, executor: AgentExecutor) -> AsyncGenerator[None]:
+    async def room(
+        self, principal: Principal, executor: AgentExecutor, session_id: SessionId | None = None
+    ) -> AsyncGenerator[None]:
         """Let a run start inside the block, if its user does not have too many already; a user's runs start one by one.
+
+        If a run of this session of the user is running, another one does not start beside it: what is said there waits,
+        is taken in, takes its place, or is refused for a better reason.
 
         From half of the limit on, a user's runs are counted under a lock that all instances share. Below that the lock
         is not needed, unless more instances than the other half start a run of one user at the same moment.
@@ -64,11 +70,11 @@ class Gate:
         async with self._turn(user_id):
             running = await executor.sessions.count_running(user_id)
             if running < most // 2 or executor.locks is None:
-                self._check_running(running)
+                await self._check_running(running, executor, session_id)
                 yield
                 return
             async with self._alone(user_id, executor.locks):
-                self._check_running(await executor.sessions.count_running(user_id))
+                await self._check_running(await executor.sessions.count_running(user_id), executor, session_id)
                 yield
 
     @asynccontextmanager
@@ -108,9 +114,12 @@ class Gate:
         finally:
             lock.release()
 
-    def _check_running(self, running: int) -> None:
+    async def _check_running(self, running: int, executor: AgentExecutor, session_id: SessionId | None) -> None:
         most = self.limits.running_runs_per_user
-        if running >= most:
+        if running < most:
+            return
+        current = () if session_id is None else (await executor.sessions.runs(session_id, limit=1)).items
+        if not any(run.status == "running" for run in current):
             raise self._too_many(
                 429, "too_many_runs", f"This user already has {most} running runs, which is the limit."
             )

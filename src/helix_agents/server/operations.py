@@ -199,7 +199,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         method="GET", path="/result", handler=turn_routes.result, answer=RunOutcome,
-        parameters=(SESSION, RUN, WAIT), refusals=(400, 404, 429),
+        parameters=(SESSION, RUN, WAIT), refusals=(400, 404, 409, 429),
     ),
     Operation(
         method="GET", path="/status", handler=executor_routes.status, answer=Status,

@@ -202,7 +202,7 @@ class RemoteHttp:
 
     async def _verify(self, address: str) -> "ssl.SSLContext | bool":
         """The TLS context, created once because reading the certificates takes a while."""
-        if not address.startswith("https:"):
+        if urlsplit(address).scheme != "https":
             return False
         tls = self._tls
         if tls is None:

@@ -8,12 +8,14 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.runtimes.executor.hosting import AgentExecutor
 from helix_agents.runtimes.in_process.executor import Executor
 from helix_agents.server.app import AgentServer
 from helix_agents.server.auth import Principal, bearer_tokens
+from helix_agents.server.local_names import LocalNames, is_local
 
 
 class DrainingServer(uvicorn.Server):
@@ -51,16 +53,22 @@ async def run(
     make_app: Callable[[AgentExecutor], AgentServer],
     *,
     sock: socket.socket,
+    outermost: Callable[[AgentServer], ASGIApp] = lambda app: app,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Serve on a socket that is already listening, until a signal ends it."""
+    """Serve on a socket that is already listening, until a signal ends it. `outermost` wraps the application."""
     # Accepted connections inherit this. The event loop sets it only for sockets created with an explicit protocol, and
     # without it the body of an answer waits until the client has confirmed the head.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     async with open_executor as executor:
         app = make_app(executor)
         config = uvicorn.Config(
-            app, log_level="warning", ws="none", lifespan="on", timeout_graceful_shutdown=5, server_header=False
+            outermost(app),
+            log_level="warning",
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=5,
+            server_header=False,
         )
         server = DrainingServer(config, app, executor)
         announcing = asyncio.create_task(_announce(server, lambda: on_ready(_url(sock))))
@@ -112,11 +120,15 @@ def serve(
             console=console,
         )
 
+    def outermost(app: AgentServer) -> ASGIApp:
+        is_ours_alone = authenticate is None and is_local(sock.getsockname()[0])
+        return LocalNames(app, origins) if is_ours_alone else app
+
     opening = Executor.open(store_url, agents=list(agents), **settings)
     # A handler is installed from the first moment on, so that the executor leaves signals to the server.
     earlier = signal.signal(signal.SIGTERM, _end)
     try:
         with sock:
-            asyncio.run(run(opening, make_app, sock=sock, on_ready=on_ready))
+            asyncio.run(run(opening, make_app, sock=sock, outermost=outermost, on_ready=on_ready))
     finally:
         signal.signal(signal.SIGTERM, earlier)

@@ -1,6 +1,5 @@
 """Conversations over plain HTTP: say something, in a new session or an existing one, and ask what came of it."""
 
-import asyncio
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -50,7 +49,8 @@ async def execute(call: Call) -> Response:
             idempotency_key=body.idempotency_key,
             only_own=True,
             if_running=body.if_running,
-        )
+        ),
+        within=session,
     )
     return json_response(started(run))
 
@@ -131,18 +131,10 @@ class Asked:
         )
 
     async def wait(self, seconds: int) -> RunOutcome | None:
-        """Wait until the run is over, time is up or this instance has to leave; returns what `so_far` would."""
-        with self._call.gate.place(self._call.principal, self._run):
-            over = asyncio.ensure_future(self._run.result())
-            try:
-                leaving = self._call.gate.leaving.future()
-                await asyncio.wait((over, leaving), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                if over.done():
-                    over.result()
-                    return None
-            finally:
-                over.cancel()
-        return await self.so_far()
+        """Wait until the run is over, time is up, this instance has to leave or nobody waits any more; returns what
+        `so_far` would."""
+        over = await self._call.outwait(self._run.result, self._run, seconds=seconds)
+        return await self.so_far() if over is None else None
 
     async def outcome(self) -> RunOutcome:
         """How a run ended that is over."""

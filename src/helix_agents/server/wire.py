@@ -5,11 +5,15 @@ from typing import Any, cast
 
 import msgspec
 
-from helix_agents.domain.records import encode
+from helix_agents.domain.records import JSON, encode
 
 _encoder = msgspec.json.Encoder()
 
 SMALLEST_INT = -(2**63)
+# The largest integer that JSON can carry and a store returns unchanged.
+LARGEST_INT = 2**64 - 1
+DEEPEST = 64
+"""How deeply the JSON inside a text may nest."""
 
 
 @cache
@@ -71,3 +75,19 @@ def why_unfit(value: Any, deepest: int, largest: int) -> str | None:
                 return "contains an integer of more than 64 bits"
         level = below
     return None
+
+
+def json_in(text: str) -> JSON:
+    """The JSON that a text is, within the bounds of the JSON that bodies may carry themselves.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise ValueError(str(problem)) from None
+    unfit = why_unfit(value, DEEPEST, LARGEST_INT)
+    if unfit is not None:
+        raise ValueError(f"it {unfit}")
+    return value

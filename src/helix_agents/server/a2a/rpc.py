@@ -1,6 +1,5 @@
 """The methods of A2A: send a message, look at tasks, follow them, and cancel them."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -253,7 +252,8 @@ async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
             idempotency_key=message.message_id,
             only_own=True,
             if_running="enqueue",
-        )
+        ),
+        within=session,
     )
     return task_id(run.session_id, message.message_id)
 
@@ -282,17 +282,12 @@ async def _answer(call: Call, agent: AnyAgent, message: A2AMessage, given: str) 
 
 
 async def _at_rest(call: Call, agent: AnyAgent, task: Task, seconds: float | None = None) -> Task:
-    """The task once it is over or needs input; or in its current state, if this instance has to leave or time is up."""
+    """The task once it is over or needs input; or in its current state, if time is up, this instance has to leave or,
+    unless the wait has an end, the client has left."""
     follower = Follower(call, agent, task.id)
-    with call.gate.place(call.principal, await call.executor.get_handle(agent, task.session_id)):
-        resting = asyncio.create_task(follower.rest())
-        await asyncio.wait((resting, call.gate.leaving.future()), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if resting.done():
-            return resting.result()
-        resting.cancel()
-        await asyncio.wait((resting,))
-    _, task = await read_task(call, task.id)
-    return task
+    run = await call.executor.get_handle(agent, task.session_id)
+    rested = await call.outwait(follower.rest, run, seconds=seconds, even_alone=seconds is not None)
+    return rested or (await read_task(call, task.id))[1]
 
 
 async def _stopped(call: Call, agent: AnyAgent, given: str) -> Task:

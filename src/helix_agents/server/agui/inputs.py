@@ -1,5 +1,6 @@
 """What an AG-UI client sends: its whole history, of which only what follows the agent's last message is news."""
 
+from contextlib import suppress
 from typing import Any, Literal, cast
 
 import msgspec
@@ -10,6 +11,7 @@ from helix_agents.domain.records import JSON, Record
 from helix_agents.server.bodies import ApprovalResponse, Id, NewSessionId, SubmitBody, ToolResult, checked_url, said
 from helix_agents.server.chat.inputs import at_most
 from helix_agents.server.errors import invalid
+from helix_agents.server.wire import json_in
 
 CANCELLED = "The user cancelled this."
 
@@ -47,9 +49,10 @@ class RunAgentInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class News(Record):
-    """What a request contains that the server may not know: results of the client's tools, and a message."""
+    """What a request contains that the server may not know: results of the client's tools, each in the ways in which it
+    can be read, and a message."""
 
-    results: tuple[ToolResult, ...] = ()
+    results: tuple[tuple[ToolResult, ...], ...] = ()
     message: UserMessage | None = None
 
 
@@ -59,7 +62,7 @@ def news_of(body: RunAgentInput) -> News:
     Raises:
         RefusedError: it is nothing that a client may send.
     """
-    results: list[ToolResult] = []
+    results: list[tuple[ToolResult, ...]] = []
     message: UserMessage | None = None
     for each in reversed(body.messages):
         match each:
@@ -80,17 +83,17 @@ def news_of(body: RunAgentInput) -> News:
     return News(results=tuple(reversed(results)), message=message)
 
 
-def _result(call_id: str, message: dict[str, Any]) -> ToolResult:
+def _result(call_id: str, message: dict[str, Any]) -> tuple[ToolResult, ...]:
+    """A result in the ways in which it can be read, the likeliest first: a client sends texts, which may be JSON."""
     error = message.get("error")
     if isinstance(error, str) and error:
-        return ToolResult(tool_call_id=call_id, error=error)
+        return (ToolResult(tool_call_id=call_id, error=error),)
     content = message.get("content")
+    readings: tuple[JSON, ...] = (content,)
     if isinstance(content, str):
-        try:
-            return ToolResult(tool_call_id=call_id, result=msgspec.json.decode(content))
-        except msgspec.DecodeError:
-            return ToolResult(tool_call_id=call_id, result=content)
-    return ToolResult(tool_call_id=call_id, result=content)
+        with suppress(ValueError):
+            readings = (json_in(content), content)
+    return tuple(ToolResult(tool_call_id=call_id, result=each) for each in readings)
 
 
 def answer_to(row: PendingCall, given: Resumed) -> SubmitBody:

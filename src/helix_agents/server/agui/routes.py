@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple, get_args
 
 from helix_agents.agent.agent import AnyAgent
-from helix_agents.domain.chunks import StepDiscarded, StreamResync
+from helix_agents.domain.chunks import StepCommitted, StepDiscarded, StreamChunk, StreamResync
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
     HelixError,
@@ -29,10 +29,10 @@ from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.runtimes.executor.inputs import IfRunning
 from helix_agents.server.agui.events import AGUIStream, Event, interrupt_id, interrupt_of
 from helix_agents.server.agui.inputs import News, RunAgentInput, answer_to, news_of
-from helix_agents.server.bodies import ApprovalResponse
+from helix_agents.server.bodies import ApprovalResponse, SubmitBody
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import RefusedError, invalid, sentence_for
-from helix_agents.server.executor_routes import entry_agent, submit
+from helix_agents.server.executor_routes import entry_agent, submit_one_of
 from helix_agents.server.sse import frame
 from helix_agents.server.wire import to_json
 
@@ -54,7 +54,7 @@ async def run_agent(call: Call) -> Any:
         if news.message is None:
             raise invalid("A new session needs a user message.")
         try:
-            run = await _say(call, agent, body, news.message, is_new=True)
+            run = await _say(call, agent, body, news.message, None)
             return call.stream(AGUISource(call, body, run), run=run)
         except SessionAlreadyExistsError:
             # It was started meanwhile, by the same message or by another one.
@@ -68,15 +68,17 @@ async def run_agent(call: Call) -> Any:
     if news.message is not None and not (body.resume and news.message.id in said_before):
         if news.message.id in said_before[:-1]:
             raise RefusedError(409, "history_mismatch", "This message was sent before, and others came after it.")
-        run = await _say(call, agent, body, news.message, is_new=False)
+        run = await _say(call, agent, body, news.message, session)
     else:
         run = await _go_on(call, agent, session, answered=answered.accepted)
     return call.stream(AGUISource(call, body, run, late=answered.late), run=run)
 
 
-async def _say(call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMessage, *, is_new: bool) -> HostedRun:
+async def _say(
+    call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMessage, session: SessionState | None
+) -> HostedRun:
     call.checked_messages((message,))
-    owner = call.owner()
+    owner, is_new = call.owner(), session is None
     return await call.begin(
         lambda: call.executor.execute(
             agent,
@@ -86,8 +88,10 @@ async def _say(call: Call, agent: AnyAgent, body: RunAgentInput, message: UserMe
             user_id=owner,
             idempotency_key=message.id,
             only_new=is_new,
+            only_own=not is_new,
             if_running=body.if_running,
-        )
+        ),
+        within=session,
     )
 
 
@@ -114,14 +118,17 @@ async def _answer(call: Call, session: SessionState, body: RunAgentInput, news: 
     waiting = await call.waiting(session.session_id)
     rows = {interrupt_id(row): row for row in waiting}
     late = [given.interrupt_id for given in body.resume or () if given.interrupt_id not in rows]
-    answers = [answer_to(rows[each.interrupt_id], each) for each in body.resume or () if each.interrupt_id in rows]
+    answers: list[tuple[SubmitBody, ...]] = [
+        (answer_to(rows[each.interrupt_id], each),) for each in body.resume or () if each.interrupt_id in rows
+    ]
     open_calls = {row.tool_call_id for row in waiting if row.approval_id is None}
-    answers += [result for result in news.results if result.tool_call_id in open_calls]
+    answers += [readings for readings in news.results if readings[0].tool_call_id in open_calls]
     accepted = False
-    for answer in answers:
-        submitted = await submit(call, session.session_id, answer)
+    for readings in answers:
+        submitted = await submit_one_of(call, session.session_id, readings)
         accepted |= submitted.outcome == "accepted"
         if submitted.outcome != "accepted":
+            answer = readings[0]
             late.append(answer.approval_id if isinstance(answer, ApprovalResponse) else answer.tool_call_id)
     return Answers(accepted=accepted, late=tuple(late))
 
@@ -173,13 +180,13 @@ class AGUISource:
                     break
                 async with aclosing(run.stream(from_sequence=snapshot.sequence)) as chunks:
                     async for chunk in chunks:
-                        if isinstance(chunk, StepDiscarded | StreamResync):
+                        if _is_told_otherwise(chunk):
                             break
                         if events := self._stream.feed(chunk):
                             yield encoded(events)
                     else:
                         break
-                # What was sent never happened: send the conversation again in its present state.
+                # Send the conversation again in its present state.
             yield await self._end(run)
         except HelixError as problem:
             yield self._error(problem.code)
@@ -228,6 +235,12 @@ class AGUISource:
 
     def _error(self, code: str) -> bytes:
         return encoded([*self._stream.stop(), {"type": "RUN_ERROR", "message": sentence_for(code), "code": code}])
+
+
+def _is_told_otherwise(chunk: StreamChunk) -> bool:
+    """Whether the events so far do not make the conversation: what was sent never happened, or the run took in a
+    message, for which there is no event."""
+    return isinstance(chunk, StepDiscarded | StreamResync) or (isinstance(chunk, StepCommitted) and bool(chunk.taken))
 
 
 def _is_at(snapshot: SessionSnapshot, run: HostedRun) -> bool:

@@ -181,8 +181,10 @@ async def _said(
             user_id=owner,
             idempotency_key=message.id,
             only_new=session is None,
+            only_own=session is not None,
             if_running=body.if_running,
-        )
+        ),
+        within=session,
     )
     answer = follow_steering if body.if_running == "steer" else follow
     return answer(call, agent.name, run, version)

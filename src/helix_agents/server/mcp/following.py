@@ -63,9 +63,17 @@ def elicitation(waiting: Waiting) -> Plain:
 async def go_on(call: Call, agent: AnyAgent, session_id: SessionId) -> bool:
     """Continue a session whose calls are answered, or were not answered in time.
 
-    False if another request did, if something still waits, or if this instance cannot start a run now. Answers are
-    stored, so whoever looks next continues.
+    False if another request did, if something still waits, if the turn was stopped, or if this instance cannot start a
+    run now. Answers are stored, so whoever looks next continues.
     """
+    run = await call.current_run(session_id)
+    if run is not None and run.status == "interrupted":
+        return False
+    return await resumed(call, agent, session_id)
+
+
+async def resumed(call: Call, agent: AnyAgent, session_id: SessionId) -> bool:
+    """Continue a session, also one whose turn was stopped. False as for `go_on`."""
     with suppress(AgentAlreadyRunningError, NothingToResumeError, StillWaitingError, RefusedError):
         await call.begin(lambda: call.executor.resume(agent, session_id))
         return True

@@ -13,6 +13,7 @@ from helix_agents.server.bodies import read_body
 from helix_agents.server.calls import Call, json_response
 from helix_agents.server.errors import RefusedError, invalid, refusal_of
 from helix_agents.server.executor_routes import entry_agent
+from helix_agents.server.local_names import is_local
 from helix_agents.server.mcp.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -32,7 +33,6 @@ from helix_agents.server.mcp.serving import followed_again
 from helix_agents.server.mcp.tools import ANSWER, Said, definitions
 from helix_agents.server.mcp.waiting import Plain
 
-LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 INSTRUCTIONS = (
     "Each tool is an agent, except those whose names start with session__. An agent remembers its conversation: pass "
     "the session_id of an earlier result to continue it. A result with status waiting needs an answer from the user "
@@ -145,10 +145,18 @@ def _check_origin(call: Call) -> None:
     origin = call.request.headers.get("origin")
     if origin is None or "*" in call.origins or origin in call.origins:
         return
-    site = urlsplit(origin)
-    is_own = not call.open_to_all and site.netloc == call.request.headers.get("host")
-    if not is_own and site.hostname not in LOCAL_HOSTS:
+    host, is_local = _host_in(origin)
+    if not is_local and (call.open_to_all or host != call.request.headers.get("host")):
         raise RefusedError(403, "forbidden", f"Pages of {origin[:200]} may not call; see cors_origins of the server.")
+
+
+def _host_in(origin: str) -> tuple[str, bool]:
+    """The host of a site, with its port, and whether it is this machine; empty if it has none, or is no site at all."""
+    try:
+        site = urlsplit(origin)
+        return site.netloc, is_local(site.hostname)
+    except ValueError:
+        return "", False
 
 
 def _initialize(message: RPCMessage) -> Response:

@@ -18,7 +18,7 @@ from helix_agents.server.bodies import ApprovalResponse, SubmitBody, ToolResult,
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import RefusedError, invalid
 from helix_agents.server.executor_routes import submit
-from helix_agents.server.mcp.following import go_on
+from helix_agents.server.mcp.following import go_on, resumed
 from helix_agents.server.mcp.names import digest
 from helix_agents.server.mcp.requests import MOST_LISTED, NOTE, Request, agents_at, session_at, turn_of
 from helix_agents.server.mcp.results import tool_result
@@ -170,7 +170,7 @@ async def _continue(request: Request, arguments: Plain) -> Any:
     agent, task = await turn_of(request, wanted.session_id)
     check_stream(request)
     if task.run is not None and task.run.status == "interrupted":
-        await go_on(request.call, agent, task.session_id)
+        await resumed(request.call, agent, task.session_id)
     return await followed(request, agent, request.place(task.session_id, task.asked_id))
 
 

@@ -1,6 +1,5 @@
 """How a client receives the outcome of a turn: as a stream, or as one answer at its end."""
 
-import asyncio
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -33,15 +32,8 @@ async def followed(request: Request, agent: AnyAgent, place: Place, note: str | 
             followed_here[mark] = source
         return call.stream(source, run=run)
     follower = Follower(call, request.peer, agent, place, note)
-    with call.gate.place(call.principal, run):
-        resting = asyncio.create_task(follower.rest())
-        await asyncio.wait((resting, call.gate.leaving.future()), return_when=asyncio.FIRST_COMPLETED)
-        if resting.done():
-            return json_response(resting.result())
-        resting.cancel()
-        await asyncio.wait((resting,))
-    left = follower.farewell() or answer(place.rpc_id, still_running(place.session_id, agent.name))
-    return json_response(left)
+    told = await call.outwait(follower.rest, run) or follower.farewell()
+    return json_response(told or answer(place.rpc_id, still_running(place.session_id, agent.name)))
 
 
 async def followed_again(request: Request, agent: AnyAgent, place: Place) -> Any:

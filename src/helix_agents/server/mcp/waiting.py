@@ -1,10 +1,9 @@
 """Calls that wait for an answer: as forms for clients that show forms to a person, and as data for all others."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, cast
-
-import msgspec
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.registry import find_tool
@@ -14,7 +13,7 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.server.bodies import ApprovalResponse, SubmitBody, ToolResult
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import invalid
-from helix_agents.server.wire import as_text
+from helix_agents.server.wire import as_text, json_in
 
 Plain: TypeAlias = dict[str, Any]
 Action: TypeAlias = Literal["accept", "decline", "cancel"]
@@ -160,8 +159,8 @@ class Waiting:
         if self._options or self.schema is None or _field(self.schema) is not None:
             return answer
         try:
-            return msgspec.json.decode(answer)
-        except (msgspec.MsgspecError, TypeError):
+            return json_in(answer if isinstance(answer, str) else "")
+        except ValueError:
             raise invalid("The answer has to be JSON that fits the schema in the form.") from None
 
 
@@ -190,10 +189,11 @@ def _field(schema: Plain) -> Plain | None:
 
 
 def _object_in(text: str) -> dict[str, JSON]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError:
-        raise invalid("The other input has to be a JSON object.") from None
+    with suppress(ValueError):
+        value = json_in(text)
+        if isinstance(value, dict):
+            return cast("dict[str, JSON]", value)
+    raise invalid("The other input has to be a JSON object.")
 
 
 def _time(milliseconds: int) -> str:

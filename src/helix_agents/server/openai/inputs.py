@@ -16,6 +16,7 @@ from helix_agents.domain.records import JSON, Record
 from helix_agents.server.bodies import checked_url, said
 from helix_agents.server.chat.turns import AT_THE_CLIENT
 from helix_agents.server.errors import RefusedError
+from helix_agents.server.wire import json_in
 
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 
@@ -84,8 +85,8 @@ class CallOutput(Record):
         if not isinstance(self.output, str):
             return (self.output,)
         try:
-            value = msgspec.json.decode(self.output)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            value = json_in(self.output)
+        except ValueError:
             return (self.output,)
         is_plain = not isinstance(value, dict | list)
         return (self.output, value) if is_plain else (cast("JSON", value), self.output)

@@ -29,7 +29,7 @@ from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.bodies import ApprovalResponse, ToolResult, read_body
 from helix_agents.server.calls import SLASH, Call, json_response
 from helix_agents.server.errors import RefusedError
-from helix_agents.server.executor_routes import submit
+from helix_agents.server.executor_routes import submit_one_of
 from helix_agents.server.openai.inputs import (
     BadParameterError,
     CallOutput,
@@ -307,7 +307,8 @@ class Entry:
                 only_new=is_new,
                 only_own=True,
                 if_running="enqueue" if self._body.background and self._body.conversation is not None else "reject",
-            )
+            ),
+            within=None if self._conversation is None or branch is not None else self._conversation.session,
         )
 
     async def _branch(self, conversation: Conversation, run: RunRecord) -> HostedRun:
@@ -359,30 +360,20 @@ class Entry:
         return await self._resume(conversation.session_id)
 
     async def _submit(self, session_id: SessionId, given: CallOutput | Decision, row: PendingCall) -> None:
-        bodies: list[ToolResult | ApprovalResponse] = []
+        call_id = row.tool_call_id
         if isinstance(given, Decision):
-            bodies.append(
-                ApprovalResponse(
-                    tool_call_id=row.tool_call_id,
-                    approval_id=given.approval_id,
-                    approved=given.approved,
-                    reason=given.reason,
-                )
+            approval_id, reason = given.approval_id, given.reason
+            bodies: tuple[ApprovalResponse | ToolResult, ...] = (
+                ApprovalResponse(tool_call_id=call_id, approval_id=approval_id, approved=given.approved, reason=reason),
             )
         else:
-            bodies += [ToolResult(tool_call_id=row.tool_call_id, result=value) for value in given.readings]
-        for place, body in enumerate(bodies, start=1):
-            try:
-                outcome = await submit(self._call, session_id, body)
-            except RefusedError as refusal:
-                if refusal.status == 400 and place < len(bodies):
-                    continue
-                raise BadParameterError(
-                    given.param, refusal.detail, status=refusal.status, code=refusal.code
-                ) from refusal
-            if outcome.outcome != "accepted" and not _says(given, row):
-                raise _answered(given, outcome.outcome)
-            return
+            bodies = tuple(ToolResult(tool_call_id=call_id, result=value) for value in given.readings)
+        try:
+            outcome = await submit_one_of(self._call, session_id, bodies)
+        except RefusedError as refusal:
+            raise BadParameterError(given.param, refusal.detail, status=refusal.status, code=refusal.code) from refusal
+        if outcome.outcome != "accepted" and not _says(given, row):
+            raise _answered(given, outcome.outcome)
 
     async def _resume(self, session_id: SessionId) -> HostedRun:
         call, agent = self._call, self._agent
