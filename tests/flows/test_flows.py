@@ -239,6 +239,7 @@ async def test_the_message_is_read_as_the_function_takes_it() -> None:
     assert await output_of(as_text, [UserMessage(content="one"), UserMessage(content="two")]) == "two"
     assert await output_of(as_place, '{"name": "Rome"}') == "Rome"
     assert await output_of(as_message, parts) == "3 True s-1"
+    assert await output_of(as_text, []) == ""
     failure = await failure_of(as_place, "Rome, please")
     assert failure.code == "flow_input_invalid"
     assert failure.error.startswith("Flow 'as_place' cannot start with this message: ")
@@ -587,6 +588,53 @@ async def test_an_agent_that_is_among_the_tools_is_asked_with_the_settings_given
 
     async with Executor.open("memory://", agents=[patient], options=EngineOptions(cancel_grace_seconds=0.001)) as helix:
         assert await helix.run(patient, "Go", session_id="s-1") == "sub_agent_timeout"
+
+
+@tool(require_approval=True)
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+@pytest.mark.parametrize(
+    ("below", "said"),
+    [
+        ((), "answered the second time"),
+        ((pay,), "run_stopped"),
+        ((Agent(name="clerk", description="Pays.", model=ScriptedModel(["x"]), tools=[pay]).as_tool(),), "run_stopped"),
+    ],
+)
+async def test_an_agent_that_a_stop_cut_short_is_asked_again_if_all_it_can_do_may_be_repeated(
+    below: tuple[Any, ...], said: str
+) -> None:
+    times: list[str] = []
+    started = asyncio.Event()
+
+    @tool
+    async def work() -> str:
+        """Take very long the first time."""
+        times.append("begun")
+        started.set()
+        return await hang() if len(times) == 1 else "done"
+
+    worker = Agent(name="worker", model=ScriptedModel([call("work"), "answered the second time"]), tools=[work, *below])
+
+    @flow(agents=[worker])
+    async def patient(run: FlowRun) -> str:
+        """Ask for an answer."""
+        try:
+            return await run.ask(worker, "Hurry")
+        except CallFailedError as problem:
+            return problem.why
+
+    async with Executor.open("memory://", agents=[patient], options=EngineOptions(cancel_grace_seconds=0.001)) as helix:
+        handle = await helix.execute(patient, "Go", "s-1")
+        async with asyncio.timeout(30):
+            await started.wait()
+        await handle.interrupt()
+        assert isinstance(await handle.result(), Interrupted)
+        assert await (await helix.resume(patient, "s-1")).output() == said
+        assert len(times) == (1 if below else 2)
 
 
 @pytest.mark.may_block("the function thinks in a thread of its own")
