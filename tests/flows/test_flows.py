@@ -590,22 +590,27 @@ async def test_an_agent_that_is_among_the_tools_is_asked_with_the_settings_given
         assert await helix.run(patient, "Go", session_id="s-1") == "sub_agent_timeout"
 
 
-@tool(require_approval=True)
-async def pay(amount: int) -> str:
-    """Pay."""
-    return f"paid {amount}"
+@tool(effect="once")
+async def ring(bell: str) -> str:
+    """Ring a bell."""
+    return f"rang {bell}"
+
+
+def ringer(*script: Any) -> Any:
+    return Agent(name="ringer", description="Rings.", model=ScriptedModel([*script, "Done."]), tools=[ring]).as_tool()
 
 
 @pytest.mark.parametrize(
-    ("below", "said"),
+    ("begins_with", "below", "said"),
     [
-        ((), "answered the second time"),
-        ((pay,), "run_stopped"),
-        ((Agent(name="clerk", description="Pays.", model=ScriptedModel(["x"]), tools=[pay]).as_tool(),), "run_stopped"),
+        (None, (ring, ringer()), "answered the second time"),
+        (call("subagent__ringer", {"message": "Go"}), (ring, ringer()), "answered the second time"),
+        (call("ring", {"bell": "a"}), (ring,), "run_stopped"),
+        (call("subagent__ringer", {"message": "Go"}), (ringer(call("ring", {"bell": "b"})),), "run_stopped"),
     ],
 )
-async def test_an_agent_that_a_stop_cut_short_is_asked_again_if_all_it_can_do_may_be_repeated(
-    below: tuple[Any, ...], said: str
+async def test_an_agent_that_a_stop_cut_short_is_asked_again_if_all_it_did_may_be_repeated(
+    begins_with: Any, below: tuple[Any, ...], said: str
 ) -> None:
     times: list[str] = []
     started = asyncio.Event()
@@ -617,7 +622,9 @@ async def test_an_agent_that_a_stop_cut_short_is_asked_again_if_all_it_can_do_ma
         started.set()
         return await hang() if len(times) == 1 else "done"
 
-    worker = Agent(name="worker", model=ScriptedModel([call("work"), "answered the second time"]), tools=[work, *below])
+    begins = () if begins_with is None else (begins_with,)
+    model = ScriptedModel([*begins, call("work"), "answered the second time"])
+    worker = Agent(name="worker", model=model, tools=[work, *below])
 
     @flow(agents=[worker])
     async def patient(run: FlowRun) -> str:
@@ -634,7 +641,7 @@ async def test_an_agent_that_a_stop_cut_short_is_asked_again_if_all_it_can_do_ma
         await handle.interrupt()
         assert isinstance(await handle.result(), Interrupted)
         assert await (await helix.resume(patient, "s-1")).output() == said
-        assert len(times) == (1 if below else 2)
+        assert len(times) == (1 if said == "run_stopped" else 2)
 
 
 @pytest.mark.may_block("the function thinks in a thread of its own")

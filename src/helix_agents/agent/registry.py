@@ -1,6 +1,6 @@
 """The agents a process knows, by name: a stored session names its agent, and any process that knows it can continue."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 from helix_agents.agent.agent import Agent, AnyAgent
@@ -116,10 +116,12 @@ def keeps_companions(agent: AnyAgent) -> bool:
     return any(each.persistent_agents for each in _with_delegates((agent,)))
 
 
-def may_act_once(agent: AnyAgent) -> bool:
-    """Whether an agent, or one it delegates or hands over to at any depth, may do something that must not happen twice.
-    What agents of other services do, and those that are only named, is not known here."""
-    return any(_acts_once(tool) for each in _with_delegates((agent,)) for tool in each.all_tools)
+def may_act_once(agent: AnyAgent, called: Collection[str] | None = None) -> bool:
+    """Whether an agent, or one it delegates or hands over to at any depth, may have done something that must not happen
+    twice, if these tools were `called`. What agents of other services do, and those that are only named, is not known
+    here."""
+    tools = (tool for each in _with_delegates((agent,)) for tool in each.all_tools)
+    return any(_acts_once(tool) for tool in tools if called is None or tool.name in called)
 
 
 def _acts_once(tool: Tool[..., Any]) -> bool:

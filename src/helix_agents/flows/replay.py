@@ -11,10 +11,10 @@ from helix_agents.agent.sub_agents import DelegationTool, SubAgentTool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import FlowChangedError, FlowStuckError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from helix_agents.domain.messages import TOOLS_BEGUN, AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.records import encode
 from helix_agents.domain.texts import said_by
-from helix_agents.domain.transcript import NOT_EXECUTED, OUTCOME_UNKNOWN, RUN_STOPPED, was_cut_short
+from helix_agents.domain.transcript import OUTCOME_UNKNOWN, RUN_STOPPED, was_cut_short, was_never_begun
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.steps.corrections import CONTINUE, begins_turn
 from helix_agents.flows.flow_run import CallKey, FlowRun, WaitingCall, call_key
@@ -225,10 +225,12 @@ def replies_in(messages: Sequence[Message]) -> Iterator[list[Made]]:
 
 def _is_made_again(tool: Tool[..., Any], result: ToolMessage) -> bool:
     """Whether a stop kept a call from running, or cut short what may be repeated. A `once` tool has an unknown outcome
-    then; of what an agent did, the ledger says nothing."""
-    if not was_cut_short(result) or not isinstance(tool, DelegationTool):
-        return result.code in (NOT_EXECUTED, RUN_STOPPED)
-    return isinstance(tool, SubAgentTool) and not may_act_once(tool.agent)
+    then; an agent may have called one."""
+    if not was_cut_short(result):
+        return was_never_begun(result)
+    if not isinstance(tool, DelegationTool):
+        return True
+    return isinstance(tool, SubAgentTool) and not may_act_once(tool.agent, result.metadata.get(TOOLS_BEGUN))
 
 
 def described(problem: BaseException) -> str:
