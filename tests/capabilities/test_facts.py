@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel
+from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, ask_human
 from helix_agents.capabilities import housekeeping
 from helix_agents.capabilities.alerts import close_alerts
 from helix_agents.capabilities.approval_rows import ApprovalRow
@@ -31,9 +31,11 @@ from helix_agents.domain.entries import EntryPage, EntryTransaction, Put, Transa
 from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.records import encode
 from helix_agents.testing import call, reply
 from helix_agents.testing.clock import ManualClock
+from helix_agents.testing.contracts.executor.stage import until
 from tests.capabilities.test_agent_tools import bundle_of
 from tests.capabilities.worlds import World
 
@@ -599,6 +601,65 @@ async def test_the_janitor_delivers_notices_of_agents(world: World, webhook: str
         await (await executor.execute(ann, "go", "s-1")).result()
         await executor.sweep()
     assert [notice["agent"] for notice in Receiver.received] == ["ann"]
+
+
+class Slow(Receiver):
+    """Takes a notice, and leaves whoever sent it without an answer, or without the whole of it."""
+
+    taken = threading.Event()
+    goes_on = threading.Event()
+    begins = False
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        if Slow.begins:
+            self.send_response(200)
+            self.send_header("content-length", "10")
+            self.end_headers()
+            self.wfile.flush()
+        Slow.taken.set()
+        Slow.goes_on.wait(60)
+
+
+@pytest.fixture
+def slow() -> Iterator[str]:
+    Slow.taken.clear()
+    Slow.goes_on.clear()
+    with served(Slow) as address:
+        yield address
+        Slow.goes_on.set()
+
+
+async def test_the_status_of_an_answer_counts_even_if_the_rest_of_it_never_comes(world: World, slow: str) -> None:
+    Slow.begins = True
+    async with world.open(settings={"webhooks": (slow,)}) as state:
+        await state.shared.set("a", 1, expected_version=0)
+        assert await deliver_notices(state.gateway) == 1
+
+
+async def test_an_address_that_does_not_answer_holds_up_no_round_of_the_janitor(
+    world: World, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("helix_agents.capabilities.notifying.TIMEOUT_SECONDS", 60.0)
+    Slow.begins = False
+    writes = call("state__shared__set", {"key": "c", "value": 1, "expected_version": 0})
+    ann = Agent(
+        name="ann",
+        model=ScriptedModel([reply(calls=[writes]), reply(calls=[call("ask_human", {"question": "Which?"})])]),
+        capabilities=[bundle_of(world, webhooks=[slow])],
+        tools=[ask_human(deadline=0.05)],
+    )
+    async with asyncio.timeout(20), Executor.open(world.url, agents=[ann], janitor_seconds=0.01) as executor:
+        await (await executor.execute(ann, "go", "s-1")).result()
+        assert await asyncio.to_thread(Slow.taken.wait, 20)
+        await (await executor.execute(ann, "go", "s-2")).result()
+        late = PendingFilter(session_id="s-2", states=("expired", "consumed", "dropped"))
+
+        async def is_late() -> bool:
+            return (await executor.list_pending(late)).total > 0
+
+        await until(is_late)
+        Slow.goes_on.set()
 
 
 async def test_a_session_ends_when_it_is_not_used_and_leaves_nothing(each_world: World) -> None:

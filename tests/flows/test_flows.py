@@ -239,6 +239,7 @@ async def test_the_message_is_read_as_the_function_takes_it() -> None:
     assert await output_of(as_text, [UserMessage(content="one"), UserMessage(content="two")]) == "two"
     assert await output_of(as_place, '{"name": "Rome"}') == "Rome"
     assert await output_of(as_message, parts) == "3 True s-1"
+    assert await output_of(as_text, []) == ""
     failure = await failure_of(as_place, "Rome, please")
     assert failure.code == "flow_input_invalid"
     assert failure.error.startswith("Flow 'as_place' cannot start with this message: ")
@@ -587,6 +588,60 @@ async def test_an_agent_that_is_among_the_tools_is_asked_with_the_settings_given
 
     async with Executor.open("memory://", agents=[patient], options=EngineOptions(cancel_grace_seconds=0.001)) as helix:
         assert await helix.run(patient, "Go", session_id="s-1") == "sub_agent_timeout"
+
+
+@tool(effect="once")
+async def ring(bell: str) -> str:
+    """Ring a bell."""
+    return f"rang {bell}"
+
+
+def ringer(*script: Any) -> Any:
+    return Agent(name="ringer", description="Rings.", model=ScriptedModel([*script, "Done."]), tools=[ring]).as_tool()
+
+
+@pytest.mark.parametrize(
+    ("begins_with", "below", "said"),
+    [
+        (None, (ring, ringer()), "answered the second time"),
+        (call("subagent__ringer", {"message": "Go"}), (ring, ringer()), "answered the second time"),
+        (call("ring", {"bell": "a"}), (ring,), "run_stopped"),
+        (call("subagent__ringer", {"message": "Go"}), (ringer(call("ring", {"bell": "b"})),), "run_stopped"),
+    ],
+)
+async def test_an_agent_that_a_stop_cut_short_is_asked_again_if_all_it_did_may_be_repeated(
+    begins_with: Any, below: tuple[Any, ...], said: str
+) -> None:
+    times: list[str] = []
+    started = asyncio.Event()
+
+    @tool
+    async def work() -> str:
+        """Take very long the first time."""
+        times.append("begun")
+        started.set()
+        return await hang() if len(times) == 1 else "done"
+
+    begins = () if begins_with is None else (begins_with,)
+    model = ScriptedModel([*begins, call("work"), "answered the second time"])
+    worker = Agent(name="worker", model=model, tools=[work, *below])
+
+    @flow(agents=[worker])
+    async def patient(run: FlowRun) -> str:
+        """Ask for an answer."""
+        try:
+            return await run.ask(worker, "Hurry")
+        except CallFailedError as problem:
+            return problem.why
+
+    async with Executor.open("memory://", agents=[patient], options=EngineOptions(cancel_grace_seconds=0.001)) as helix:
+        handle = await helix.execute(patient, "Go", "s-1")
+        async with asyncio.timeout(30):
+            await started.wait()
+        await handle.interrupt()
+        assert isinstance(await handle.result(), Interrupted)
+        assert await (await helix.resume(patient, "s-1")).output() == said
+        assert len(times) == (1 if said == "run_stopped" else 2)
 
 
 @pytest.mark.may_block("the function thinks in a thread of its own")

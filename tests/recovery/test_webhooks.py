@@ -230,6 +230,28 @@ async def test_a_run_that_cannot_be_told_holds_up_no_other(receiver: Receiver, m
         assert (await helix.sweep()).told == 1
 
 
+async def test_many_ended_runs_are_told_at_once_although_other_processes_see_to_some_of_them(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = Webhook(receiver.url, secret=SECRET)
+    async with (
+        await open_backend("memory://others-see-to-some") as parts,
+        Executor(**_settings(parts, webhook)) as helix,
+    ):
+        for name in ("s-1", "s-2", "s-3", "s-4"):
+            await suspended(await helix.execute(CLERK, "Pay", name))
+        owe = parts.state.owe_deliveries
+
+        async def second(run: RunRecord, deliveries: Any) -> bool:
+            if run.session_id in ("s-1", "s-3"):
+                await owe(run, deliveries)
+            return await owe(run, deliveries)
+
+        monkeypatch.setattr(parts.state, "owe_deliveries", second)
+        monkeypatch.setattr("helix_agents.runtimes.executor.webhook_teller.MAX_LIMIT", 2)
+        assert (await helix.sweep()).told == 4
+
+
 async def test_a_message_that_cannot_be_made_is_tried_later_like_one_that_was_not_taken(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,11 @@
 """The agents a process knows, by name: a stored session names its agent, and any process that knows it can continue."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 from helix_agents.agent.agent import Agent, AnyAgent
-from helix_agents.agent.handoffs import check_handoffs, circle_of
-from helix_agents.agent.sub_agents import SubAgentTool
+from helix_agents.agent.handoffs import HandoffTool, check_handoffs, circle_of
+from helix_agents.agent.sub_agents import DelegationTool, SubAgentTool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import DefinitionError, DepsNotOpenedError, UnknownAgentError
 from helix_agents.domain.sessions import SessionState
@@ -114,6 +114,22 @@ class AgentRegistry:
 def keeps_companions(agent: AnyAgent) -> bool:
     """Whether an agent, or one it delegates or hands over to at any depth, may have companions."""
     return any(each.persistent_agents for each in _with_delegates((agent,)))
+
+
+def may_act_once(agent: AnyAgent, called: Collection[str] | None = None) -> bool:
+    """Whether an agent, or one it delegates or hands over to at any depth, may have done something that must not happen
+    twice, if these tools were `called`. What agents of other services do, and those that are only named, is not known
+    here."""
+    tools = (tool for each in _with_delegates((agent,)) for tool in each.all_tools)
+    return any(_acts_once(tool) for tool in tools if called is None or tool.name in called)
+
+
+def _acts_once(tool: Tool[..., Any]) -> bool:
+    if isinstance(tool, HandoffTool):
+        return isinstance(tool.handoff.to, str)
+    if isinstance(tool, DelegationTool):
+        return not isinstance(tool, SubAgentTool)
+    return tool.effect_of_call(approved=tool.require_approval is not False) == "once"
 
 
 def deps_not_opened(agents: Iterable[AnyAgent]) -> DepsNotOpenedError | None:

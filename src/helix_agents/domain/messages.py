@@ -187,6 +187,9 @@ EDITED_INPUT = "edited_input"
 HELD_SINCE = "held_since"
 """Metadata key of a tool message: since when this was known about a call whose step was not complete."""
 
+TOOLS_BEGUN = "tools_begun"
+"""Metadata of a sub-agent's result that was cut short: the names of the tools that were begun below it."""
+
 
 class ToolMessage(Record, tag_field="role", tag="tool"):
     """The result of one call. A string is stored verbatim; `code` says why a call failed or did not run.

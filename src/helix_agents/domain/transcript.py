@@ -72,6 +72,16 @@ def cut_short(tool_call_id: ToolCallId, tool_name: str, code: str, how: str = "T
     )
 
 
+def was_never_begun(message: ToolMessage) -> bool:
+    """Whether a stop kept a call from running; one that was cut short while it ran has the same code."""
+    return message.code in (NOT_EXECUTED, RUN_STOPPED) and not was_cut_short(message)
+
+
+def was_cut_short(message: ToolMessage) -> bool:
+    """Whether a call was stopped while it ran."""
+    return message.code == RUN_STOPPED and str(message.content).endswith(f"{PERHAPS}.")
+
+
 def outcome_unknown(tool_call_id: ToolCallId, tool_name: str) -> ToolMessage:
     """A result for a call that must not run twice, was started, and whose outcome is unknown."""
     return cut_short(tool_call_id, tool_name, OUTCOME_UNKNOWN, "The outcome of this call is unknown")

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from helix_agents.agent.registry import may_act_once
+from helix_agents.agent.sub_agents import DelegationTool, SubAgentTool
 from helix_agents.agent.tools import Tool
 from helix_agents.domain.errors import FlowChangedError, FlowStuckError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from helix_agents.domain.messages import TOOLS_BEGUN, AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.records import encode
 from helix_agents.domain.texts import said_by
-from helix_agents.domain.transcript import NOT_EXECUTED, OUTCOME_UNKNOWN, RUN_STOPPED
+from helix_agents.domain.transcript import OUTCOME_UNKNOWN, RUN_STOPPED, was_cut_short, was_never_begun
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.steps.corrections import CONTINUE, begins_turn
 from helix_agents.flows.flow_run import CallKey, FlowRun, WaitingCall, call_key
@@ -25,7 +27,7 @@ MOST_AT_ONCE = 64
 _MOST_SHOWN = 8
 """How many calls an error names."""
 
-_NEVER_RAN = (NOT_EXECUTED, RUN_STOPPED)
+_PERHAPS_DONE = (OUTCOME_UNKNOWN, RUN_STOPPED)
 
 Made: TypeAlias = tuple[ToolCall, ToolMessage | None]
 
@@ -55,11 +57,13 @@ class Turn:
 
 def turn_in(messages: Sequence[Message]) -> Turn:
     """The last turn of a transcript. Of several messages without a reply between them, the last visible one counts:
-    a run may have ended before it answered the others."""
+    a run may have ended before it answered the others. A turn that began without any has an empty one."""
     end = next((at for at in range(len(messages), 0, -1) if begins(messages[at - 1])), 0)
     start = end
     while start > 0 and begins(messages[start - 1]):
         start -= 1
+    if end == 0:
+        return Turn(UserMessage(content=""), (), list(replies_in(messages)))
     said = {at: each for at in range(start, end) if isinstance(each := messages[at], UserMessage)}
     place = next((at for at in reversed(said) if not said[at].hidden), end - 1)
     history = (*messages[:place], *messages[place + 1 : end])
@@ -159,10 +163,10 @@ class Replay:
             waiting[each.key].append(each)
         for place, (call, result) in enumerate(made):
             meant = self._meant(call, waiting)
-            if result is None or result.code in _NEVER_RAN:
+            if result is None or _is_made_again(meant.tool, result):
                 continue
             meant.settle(result)
-            if result.error and result.code != OUTCOME_UNKNOWN and not meant.answer.cancelled():
+            if result.error and result.code not in _PERHAPS_DONE and not meant.answer.cancelled():
                 self._failed.append((meant.answer.exception(), place))
 
     def _meant(self, call: ToolCall, waiting: Mapping[CallKey, deque[WaitingCall]]) -> WaitingCall:
@@ -217,6 +221,16 @@ def replies_in(messages: Sequence[Message]) -> Iterator[list[Made]]:
             made = [(call, results.get(call.id)) for call in message.tool_calls if call.name != FINISH_TOOL]
             if made:
                 yield made
+
+
+def _is_made_again(tool: Tool[..., Any], result: ToolMessage) -> bool:
+    """Whether a stop kept a call from running, or cut short what may be repeated. A `once` tool has an unknown outcome
+    then; an agent may have called one."""
+    if not was_cut_short(result):
+        return was_never_begun(result)
+    if not isinstance(tool, DelegationTool):
+        return True
+    return isinstance(tool, SubAgentTool) and not may_act_once(tool.agent, result.metadata.get(TOOLS_BEGUN))
 
 
 def described(problem: BaseException) -> str:

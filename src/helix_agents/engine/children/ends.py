@@ -3,14 +3,17 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
+from helix_agents.agent.names import SUBAGENT
 from helix_agents.domain.ids import SessionId, ToolCallId
-from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.messages import TOOLS_BEGUN, ToolMessage
 from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.parts import Content, in_json, looks_like_parts, parts_of_output
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.sub_sessions import SubSessionRef, SubSessionRefUpdate, SubSessionStatus
-from helix_agents.domain.transcript import RUN_STOPPED, cut_short
+from helix_agents.domain.transcript import RUN_STOPPED, cut_short, was_never_begun
 from helix_agents.engine.remote.rest import TYPED_FAILURES
 from helix_agents.engine.steps.step_work import CANCELLED
 from helix_agents.ports.state_store import SessionStateStore
@@ -67,15 +70,33 @@ async def known_of_children(
     store: SessionStateStore, session_id: SessionId, calls: Mapping[ToolCallId, str]
 ) -> dict[ToolCallId, ToolMessage]:
     """What is known about those calls, given as id to tool name, that a child session was started for: the child's
-    result, or else that the call was cut short."""
+    result, or else that the call was cut short, and which tools were begun by then."""
     known: dict[ToolCallId, ToolMessage] = {}
     for ref in await store.get_sub_session_refs(session_id):
         if ref.status == "running" and ref.tool_call_id in calls:
             call_id, tool_name = ref.tool_call_id, calls[ref.tool_call_id]
             ended = await own_end(store, ref)
+            if ended is not None:
+                known[call_id] = (await end_of_child(store, call_id, tool_name, *ended)).message
+                continue
             cut = cut_short(call_id, tool_name, RUN_STOPPED)
-            known[call_id] = cut if ended is None else (await end_of_child(store, call_id, tool_name, *ended)).message
+            if ref.mode == "ephemeral":
+                begun = sorted(await _tools_begun(store, ref.sub_session_id))
+                cut = msgspec.structs.replace(cut, metadata={TOOLS_BEGUN: begun})
+            known[call_id] = cut
     return known
+
+
+async def _tools_begun(store: SessionStateStore, session_id: SessionId) -> set[str]:
+    """The names of the tools that were begun in a session and in those below it, whatever came of them."""
+    transcript = [stored.message for stored in await store.load_transcript(session_id)]
+    results = [each for each in transcript if isinstance(each, ToolMessage)]
+    begun = {each.tool_name for each in results if not was_never_begun(each)}
+    begun.update(effect.tool_name for effect in await store.list_effects(session_id))
+    for ref in await store.get_sub_session_refs(session_id):
+        begun.add(f"{SUBAGENT}{ref.agent_type}"[:64])
+        begun |= await _tools_begun(store, ref.sub_session_id)
+    return begun
 
 
 async def own_end(store: SessionStateStore, ref: SubSessionRef) -> tuple[SessionState, RunRecord] | None:

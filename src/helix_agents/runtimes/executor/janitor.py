@@ -73,11 +73,12 @@ class Janitor:
         self._stream_retention_ms = stream_retention_ms
 
     async def run(self, interval_seconds: float) -> None:
-        """Sweep forever. Expired sessions have rounds of their own, since deleting their workspaces may take long, and
-        nothing else may wait for that."""
+        """Sweep forever. Expired sessions and capabilities have rounds of their own: deleting workspaces and delivering
+        notices may take long, and nothing else may wait for that."""
         await asyncio.gather(
-            self._forever(partial(self._sweep, expired=False), interval_seconds),
+            self._forever(partial(self._sweep, services=False), interval_seconds),
             self._forever(self._clean_up, interval_seconds),
+            self._forever(self._sweep_capabilities, interval_seconds),
         )
 
     async def _forever(self, work: Callable[[], Awaitable[object]], interval_seconds: float) -> None:
@@ -100,7 +101,7 @@ class Janitor:
         """
         return await self._sweep()
 
-    async def _sweep(self, *, expired: bool = True) -> Swept:
+    async def _sweep(self, *, services: bool = True) -> Swept:
         problems: list[Exception] = []
 
         async def part(work: Awaitable[T], otherwise: T) -> T:
@@ -114,8 +115,10 @@ class Janitor:
 
         expired_calls = await part(self._expire_calls(), 0)
         recovered = await part(self._recover(), Recovered())
-        cleanup = await part(self._clean_up(), CleanupSummary()) if expired else CleanupSummary()
-        await part(self._sweep_capabilities(), None)
+        cleanup = CleanupSummary()
+        if services:
+            cleanup = await part(self._clean_up(), cleanup)
+            await part(self._sweep_capabilities(), None)
         stops = await part(self._remotes.pay_stops(), StopsPaid())
         resumed = await part(self._remotes.resume_answered(), 0)
         resumed += await part(self._resume_waiting(), 0)
@@ -168,6 +171,8 @@ class Janitor:
         for bundle in bundles.values():
             try:
                 await bundle.sweep(entries, partial(is_over, self._services.store))
+            except StoreClosedError:
+                raise
             except Exception as problem:
                 log_exception("janitor.sweep_failed", problem)
 

@@ -1,8 +1,10 @@
 """One message to one webhook, over HTTP."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0
 # What a receiver says in its answer is of no interest; reading a little of it keeps the connection usable.
 _READ_BYTES = 16_384
+
+
+_sending: ContextVar[bool] = ContextVar("sends a message to a webhook", default=False)
+
+
+def _shows_no_address(_: logging.LogRecord) -> bool:
+    """The client logs each request with its whole address, which may hold a token."""
+    return not _sending.get()
 
 
 class Answered(NamedTuple):
@@ -47,6 +57,7 @@ class Posts:
             import httpx2
         except ImportError:
             raise MissingExtraError("A webhook", "webhooks") from None
+        logging.getLogger("httpx2").addFilter(_shows_no_address)
         self._httpx2 = httpx2
         self._client: httpx2.AsyncClient | None = None
         self._opening = asyncio.Lock()
@@ -57,6 +68,7 @@ class Posts:
         headers = signed_headers(webhook.keys, delivery_id, int(time.time()), body)
         headers |= {"content-type": "application/json", "user-agent": "helix-agents", "accept-encoding": "identity"}
         answered: Answered | None = None
+        sending = _sending.set(True)
         try:
             # Limits the whole answer: one that trickles in keeps every single read within its own limit.
             async with asyncio.timeout(webhook.timeout_ms / 1000):
@@ -70,6 +82,8 @@ class Posts:
         except Exception as problem:
             # Catch everything: what the client does not foresee has to be recorded and given up like all the rest.
             return answered or Unreachable(f"{type(problem).__name__} {problem}".strip()[:500])
+        finally:
+            _sending.reset(sending)
         return answered
 
     async def close(self) -> None:

@@ -145,11 +145,10 @@ class WebhookTeller:
         while runs := await store.list_untold(limit=MAX_LIMIT):
             did = [await self._see_to(run) for run in runs]
             seen += sum(did)
-            if any(did):
-                self.look_at_deliveries()
-            if not all(did):
+            if not any(did):
                 # Other processes work on the same runs, and an index may still have to hear about them.
                 break
+            self.look_at_deliveries()
         await self._forget(store.now_ms())
         return seen
 

@@ -1,6 +1,7 @@
 """One message to a receiver that does as it likes."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -60,6 +61,17 @@ async def test_what_one_receiver_wants_remembered_is_sent_to_none(posts: Posts) 
         for number in range(2):
             await posts.send(Webhook(receiver.url, secret=SECRET), f"msg_{number}", b"{}")
         assert all("cookie" not in each.headers for each in receiver.received)
+
+
+async def test_an_address_that_may_hold_a_token_is_in_no_log(posts: Posts, caplog: pytest.LogCaptureFixture) -> None:
+    async with Receiver() as receiver:
+        with caplog.at_level(logging.DEBUG):
+            answer = await posts.send(Webhook(f"{receiver.url}/T0K3N?key=K3Y", secret=SECRET), "msg_1", b"{}")
+            logging.getLogger("httpx2").info("a request of somebody else")
+    assert answer == Answered(204)
+    assert "a request of somebody else" in caplog.text
+    assert "T0K3N" not in caplog.text
+    assert "K3Y" not in caplog.text
 
 
 async def test_webhooks_that_hang_use_up_no_connections_of_others(posts: Posts) -> None:

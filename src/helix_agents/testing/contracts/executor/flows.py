@@ -355,3 +355,48 @@ class FlowsContract(ScenarioContract):
             assert await completed(await helix.resume(working(), SESSION)) == "onetwo"
             assert ran == ["stopped", "one", "two"]
             assert [run.status for run in await runs_of(helix)] == ["interrupted", "completed"]
+
+    async def test_an_agent_that_was_stopped_after_it_did_something_once_is_not_asked_again(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        gate = Gate()
+        ran: list[str] = []
+
+        @tool(effect="once")
+        async def publish(what: str) -> str:
+            """Publish something."""
+            ran.append(what)
+            return f"published {what}"
+
+        @tool
+        async def rest() -> str:
+            """Rest for long."""
+            await gate.wait()
+            return "rested"
+
+        def reporting() -> AnyAgent:
+            writer = Agent(
+                name="writer",
+                model=ScriptedModel([call("publish", {"what": "news"}), call("rest"), "Done."]),
+                tools=[publish, rest],
+            )
+
+            @flow(agents=[writer])
+            async def reporting(run: FlowRun) -> str:
+                """Let somebody report."""
+                return await run.ask(writer, "Report")
+
+            return reporting
+
+        async with open_executor() as helix:
+            handle = await helix.execute(reporting(), "Go", SESSION)
+            await gate.until_reached()
+            await handle.interrupt()
+            await interrupted(handle)
+            gate.opened.set()
+            failure = await failed(await helix.resume(reporting(), SESSION))
+            assert failure.error == (
+                "Flow 'reporting' failed: CallFailedError: subagent__writer failed (run_stopped): "
+                "This call was cut short: it may or may not have taken effect."
+            )
+        assert ran == ["news"]
