@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from helix_agents import (
     Agent,
     ApprovalAnswer,
@@ -20,10 +22,18 @@ from helix_agents.capabilities.gateway import Gateway
 from helix_agents.capabilities.settings import Limits, StateSettings
 from helix_agents.capabilities.values import shown_time
 from helix_agents.capabilities.vault import Argon2Cost, Vault
-from helix_agents.domain.sessions import SessionFilter
+from helix_agents.domain.checkpoints import CheckpointMeta
+from helix_agents.domain.commits import StartRun, StepCommit
+from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.queued import QueueChange, QueuedTurn
+from helix_agents.domain.runs import RunUpdate
+from helix_agents.domain.schedules import Schedule
+from helix_agents.domain.sessions import CreateSession, SessionFilter
 from helix_agents.domain.usage import UsageFilter
+from helix_agents.domain.webhooks import Delivery
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.entries import EntryStore
+from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing import call, reply
 
 
@@ -103,6 +113,48 @@ async def end(backend: Backend, session_id: str) -> None:
     """The session is deleted, with its usage."""
     await backend.usage.delete_usage(session_id)
     await backend.state.delete_session(session_id)
+
+
+async def be_automated(store: SessionStateStore, session_id: str) -> None:
+    """A schedule is due; a run is sent messages, of which it takes one in; and a webhook is told of its end."""
+    now, message = store.now_ms(), UserMessage(content="By the way")
+    schedule = Schedule(
+        schedule_id=session_id, agent="boss", messages=(message,), revision="1", user_id=session_id, next_at=now
+    )
+    await store.save_schedule(schedule)
+    await store.save_schedule(replace(schedule, revision="2"), replaces="1")
+    assert await store.find_schedule(session_id) in await store.list_due_schedules(now)
+    assert (await store.list_schedules(user_id=session_id)).total == 1
+    assert await store.delete_schedule(session_id)
+    create = CreateSession(agent_type="boss")
+    run = (await store.start_run(StartRun(session_id=session_id, run_id=session_id, create=create, tell=True))).run
+    for name, steers in (("steers", True), ("waits", False)):
+        turn = QueuedTurn(session_id=session_id, run_id=f"{session_id}-{name}", messages=(message,), steers=steers)
+        assert await store.queue_turn(turn)
+    assert await store.change_queued(session_id, f"{session_id}-waits", QueueChange(first=True))
+    assert session_id in await store.list_queues(limit=200)
+    commit = StepCommit(fence=run.fence, step=1, takes_messages=True)
+    meta = CheckpointMeta(step_id="step-1", step_count=1)
+    await store.save_state_and_promote_staging(session_id, await store.load_state(session_id), (), meta, commit=commit)
+    assert await store.find_queued(session_id, f"{session_id}-steers")
+    assert await store.drop_queued(session_id, f"{session_id}-waits")
+    ended = await store.update_run_status(session_id, "completed", RunUpdate())
+    assert ended in await store.list_untold(limit=200)
+    owed = Delivery(
+        delivery_id=session_id,
+        webhook=session_id,
+        event="turn.completed",
+        session_id=session_id,
+        run_id=session_id,
+        created_at=now,
+        next_at=now,
+        revision="1",
+    )
+    assert await store.owe_deliveries(ended, [owed])
+    assert await store.list_due_deliveries(session_id, now) == (owed,)
+    assert await store.save_delivery(replace(owed, revision="2", state="delivered"), replaces="1")
+    assert await store.forget_deliveries(now)
+    await store.delete_session(session_id)
 
 
 async def be_briefed(entries: EntryStore, folder: Path) -> None:

@@ -8,29 +8,43 @@ for a record that got a field since. An existing one is never written again: a r
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+import helix_agents.backends
 import helix_agents.domain
 from helix_agents.domain.records import SCHEMA_VERSION, Record, encode
 
-# Base records, and the page of a listing: neither is ever stored as itself.
-NOT_ALONE = {"ChunkHeader", "Page"}
+# Base records, the page of a listing, settings and arguments: none of them is ever stored as itself.
+NOT_ALONE = {"ChunkHeader", "Page", "PostgresSettings", "Claim"}
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "records"
 
 
 def record_types() -> dict[str, type[Record]]:
-    """Every record of the domain that is stored or sent, by name."""
+    """Every record of the domain that is stored or sent, and every one that a backend stores, by name."""
     found: dict[str, type[Record]] = {}
-    for module in pkgutil.iter_modules(helix_agents.domain.__path__):
-        for value in vars(importlib.import_module(f"helix_agents.domain.{module.name}")).values():
-            is_record = isinstance(value, type) and issubclass(value, Record) and value is not Record
-            if is_record and not value.__name__.startswith("_") and value.__name__ not in NOT_ALONE:
-                found[value.__name__] = value
+    for kind in _records_in(helix_agents.domain):
+        if not kind.__name__.startswith("_"):
+            found[kind.__name__] = kind
+    for kind in _records_in(helix_agents.backends):
+        config = kind.__struct_config__
+        # A list in JSON, or one that may have other fields, is part of a record, and in its example.
+        is_part = config.array_like or not config.forbid_unknown_fields
+        if kind.__module__.startswith(helix_agents.backends.__name__) and not is_part:
+            assert found.setdefault(kind.__name__, kind) is kind, f"two records are named {kind.__name__}"
     return found
+
+
+def _records_in(package: Any) -> Iterator[type[Record]]:
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        for value in vars(importlib.import_module(module.name)).values():
+            is_record = isinstance(value, type) and issubclass(value, Record) and value is not Record
+            if is_record and value.__name__ not in NOT_ALONE:
+                yield value
 
 
 def example(kind: type[Record]) -> Record:

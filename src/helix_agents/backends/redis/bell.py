@@ -78,7 +78,8 @@ class Bell:
 
     async def _tell(self, *command: str) -> None:
         """Send a change to the server; without a connection, the next one starts with everything that is wanted."""
-        if self._connection is None:
+        # A lost connection is not used again: the driver would connect it once more, behind the listening task's back.
+        if self._connection is None or not self._connection.is_connected:
             return
         try:
             await self._connection.send_packed_command([packed(command)], check_health=False)

@@ -1,19 +1,24 @@
 """The contract of deliveries: what webhooks have to be told is found as soon as it is committed, until it is told."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from helix_agents.domain.commits import SettleSession, StartRun
-from helix_agents.domain.errors import InvalidIdError, InvalidPageError
+from helix_agents.domain.errors import InvalidIdError, InvalidPageError, StoreUnavailableError
 from helix_agents.domain.runs import RunRecord, RunStatus, RunUpdate
 from helix_agents.domain.sessions import CreateSession
 from helix_agents.domain.webhooks import ABANDONED_MS, Delivery
 from helix_agents.ports.state_store import SessionStateStore
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
+from helix_agents.testing.seams import ConnectionLostError, DyingSeam
+
+LOST = (ConnectionLostError, StoreUnavailableError)
+MOST_STATEMENTS = 100
 
 
 def _delivery(delivery_id: str = "msg_1", **fields: Any) -> Delivery:
@@ -43,6 +48,14 @@ async def _owe(store: SessionStateStore, *deliveries: Delivery) -> None:
     """Have these deliveries stored, for a run that ended."""
     run = await _ended(store, f"r-{deliveries[0].delivery_id}")
     assert await store.owe_deliveries(run, deliveries)
+
+
+async def _survives(write: Awaitable[bool]) -> bool:
+    """Whether a write ended before its process died."""
+    try:
+        return await write
+    except LOST:
+        return False
 
 
 class DeliveriesContract(StoreContract):
@@ -116,6 +129,45 @@ class DeliveriesContract(StoreContract):
         assert sum(await asyncio.gather(*owing)) == 1
         assert [await store.list_untold() for store in stores] == [()] * 3
         assert (await stores[1].list_deliveries()).total == 1
+
+    @proves("deliveries.told-once", "crash.retried-once")
+    async def test_a_process_that_dies_at_any_statement_leaves_its_run_to_the_next_one(
+        self, handles: StoreHandles
+    ) -> None:
+        healthy = await handles.open()
+        for statement in range(1, MOST_STATEMENTS):
+            name, seam = f"r-{statement}", DyingSeam()
+            run, owed = await _ended(healthy, name), [_delivery(f"{name}-{n}", run_id=name) for n in range(2)]
+            dying = await handles.open(seam=seam)
+            seam.arm(after=statement)
+            survived = await _survives(dying.owe_deliveries(run, owed))
+            seam.disarm()
+            await dying.close()
+            later = [replace(each, revision="2") for each in owed]
+            if await healthy.list_untold():
+                assert await healthy.list_untold() == (run,)
+                assert await healthy.owe_deliveries(run, later)
+            assert await healthy.list_untold() == ()
+            found = [await healthy.find_delivery(each.delivery_id) for each in owed]
+            assert all(one in pair for one, *pair in zip(found, owed, later, strict=True))
+            assert (await healthy.list_deliveries()).total == 2 * statement
+            if survived:
+                return
+        pytest.fail(f"the write did not end within {MOST_STATEMENTS} statements")
+
+    @proves("deliveries.found", "ids.namespaces-are-apart")
+    async def test_what_is_owed_is_known_in_its_namespace_alone(self, handles: StoreHandles) -> None:
+        store, other = await handles.open(), await handles.open(namespace="elsewhere")
+        await _owe(store, _delivery())
+        run = await _ended(store)
+        assert await other.list_untold() == ()
+        assert not await other.owe_deliveries(run, [_delivery()])
+        assert await other.find_delivery("msg_1") is None
+        assert await other.list_due_deliveries("hook", 10) == ()
+        assert (await other.list_deliveries()).total == 0
+        assert not await other.save_delivery(_delivery(revision="2"), replaces="1")
+        assert await other.forget_deliveries(10 + ABANDONED_MS) == 0
+        assert (await store.list_untold(), await store.list_due_deliveries("hook", 10)) == ((run,), (_delivery(),))
 
     @proves("deliveries.compare-and-set", "records.round-trip")
     async def test_a_save_replaces_the_revision_that_it_names_and_no_other(self, store: SessionStateStore) -> None:

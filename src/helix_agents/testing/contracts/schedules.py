@@ -117,6 +117,18 @@ class SchedulesContract(StoreContract):
         for unknown in ("zoe", "%", "", "a\0b"):
             assert (await store.list_schedules(user_id=unknown)).total == 0
 
+    @proves("schedules.found", "ids.namespaces-are-apart")
+    async def test_a_schedule_is_known_in_its_namespace_alone(self, handles: StoreHandles) -> None:
+        store, other = await handles.open(), await handles.open(namespace="elsewhere")
+        ours, theirs = _schedule(user_id="ann", next_at=1), _schedule(user_id="ann", revision="2", next_at=2)
+        await store.save_schedule(ours)
+        assert await other.find_schedule("daily") is None
+        assert await other.list_due_schedules(2) == ()
+        assert (await other.list_schedules()).total == (await other.list_schedules(user_id="ann")).total == 0
+        assert not await other.delete_schedule("daily")
+        await other.save_schedule(theirs)
+        assert (await store.list_due_schedules(2), await other.list_due_schedules(2)) == ((ours,), (theirs,))
+
     @proves("schedules.deleted", "schedules.compare-and-set")
     async def test_a_deletion_may_name_the_revision_that_it_means(self, store: SessionStateStore) -> None:
         await store.save_schedule(_schedule(next_at=1))

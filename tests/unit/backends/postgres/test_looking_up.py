@@ -6,7 +6,7 @@ from pathlib import Path
 from helix_agents.backends.postgres import PostgresStateStore
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.ports.backend import Backend, open_backend
-from tests.support.a_life import be_briefed, end, live
+from tests.support.a_life import be_automated, be_briefed, end, live
 
 OTHERS = 1_000
 # What belongs to a session by its name, and which of its columns have to differ from one session to the next.
@@ -56,6 +56,12 @@ async def test_nothing_in_a_sessions_life_goes_through_other_sessions(postgres_u
         await end(backend, "s-2")
 
     read = await read_in_a_crowd(postgres_url, another_life)
+    assert read
+    assert all(count < OTHERS for count in read.values()), read
+
+
+async def test_schedules_queues_and_webhooks_go_through_no_sessions(postgres_url: str) -> None:
+    read = await read_in_a_crowd(postgres_url, lambda backend: be_automated(backend.state, "s-2"))
     assert read
     assert all(count < OTHERS for count in read.values()), read
 

@@ -5,14 +5,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
 from helix_agents.backends.redis import RedisStateStore, RedisStreamManager
+from helix_agents.backends.redis.bell import Bell
 from helix_agents.backends.redis.keys import Keys
 from helix_agents.backends.redis.line import Line
+from helix_agents.backends.redis.server import new_connection
 from helix_agents.domain.commits import SettleSession
 from helix_agents.domain.errors import (
     InvalidStoreUrlError,
@@ -113,6 +116,26 @@ async def test_a_reader_goes_on_after_a_crash_of_the_server(backend: Backend, se
     await writer.flush()
     assert (await waiting_for_more).sequence == 2
     await reader.close()
+
+
+async def test_a_lost_subscription_is_replaced_and_never_connected_again(service: RedisService, client: Redis) -> None:
+    connections: list[Any] = []
+
+    def connect() -> Any:
+        connections.append(new_connection(service.url))
+        return connections[-1]
+
+    bell = Bell(connect, "redis")
+    async with asyncio.timeout(10), bell.listen("first") as first:
+        # The driver has noticed that the server hung up, and the task that listens has not been told yet.
+        await connections[0].disconnect(nowait=True)
+        async with bell.listen("second") as second:
+            await client.publish("first", "")
+            await client.publish("second", "")
+            assert await first.wait(5)
+            assert await second.wait(5)
+            assert [connection.is_connected for connection in connections] == [False, True]
+    await bell.close()
 
 
 async def test_a_server_that_is_gone_is_unavailable_and_says_so(backend: Backend, service: RedisService) -> None:

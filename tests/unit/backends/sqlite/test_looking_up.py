@@ -13,7 +13,7 @@ from helix_agents.ports.backend import open_backend
 from helix_agents.testing.contracts.usage import used
 from helix_agents.testing.scenes import SESSION
 from helix_agents.testing.seams import CountingSeam
-from tests.support.a_life import be_briefed, end, live
+from tests.support.a_life import be_automated, be_briefed, end, live
 from tests.unit.backends.sqlite.older_files import file_at
 
 # What a plan goes through that is no table: rows that were found before, alone or through the view of usage.
@@ -21,7 +21,9 @@ NO_TABLE = re.compile(r"SCAN (counted|paged|below|entry|json_each|CONSTANT ROW|_
 # Few whatever there is in the store, and looked at together.
 FEW = (
     "INDEX __agents_runs_running (namespace=?)",
+    "INDEX __agents_runs_untold (namespace=?)",
     "INDEX __agents_queued_turns_by_run (namespace=?)",
+    "INDEX __agents_deliveries_due (namespace=?)",
     "__agents_leases USING PRIMARY KEY (namespace=?)",
     "__agents_entry_heads USING PRIMARY KEY (namespace=?)",
 )
@@ -34,6 +36,16 @@ async def test_nothing_in_a_sessions_life_goes_through_other_sessions(tmp_path: 
         seam.reset()
         await live(backend, SESSION)
         await end(backend, SESSION)
+    assert len(seam.statements) > 100
+    assert not gone_through_by(seam.statements, file)
+
+
+@pytest.mark.may_block("looks into the file")
+async def test_schedules_queues_and_webhooks_go_through_no_sessions_and_no_deliveries(tmp_path: Path) -> None:
+    file, seam = tmp_path / "helix.db", CountingSeam()
+    async with await open_backend(f"sqlite:///{file}", seam=seam) as backend:
+        seam.reset()
+        await be_automated(backend.state, SESSION)
     assert len(seam.statements) > 100
     assert not gone_through_by(seam.statements, file)
 
