@@ -11,6 +11,7 @@ from pydantic_ai.messages import (
     ModelResponse,
     NativeToolCallPart,
     NativeToolReturnPart,
+    ThinkingPart,
     ToolReturnPart,
     UserPromptPart,
 )
@@ -84,7 +85,9 @@ class _Conversation:
     def _add(self, message: Message, converter: MessageConverter) -> None:
         self.sources.append(message)
         if isinstance(message, AssistantMessage):
-            self._add_turn(self._paired(converter.response(message)))
+            response = _without_loose_end(self._paired(converter.response(message)))
+            if response.parts:
+                self._add_turn(response)
             return
         part = converter.request_part(message)
         last = self.turns[-1] if self.turns else None
@@ -136,6 +139,14 @@ def _common_prefix(ours: Sequence[Message], theirs: Sequence[Message]) -> int:
 
 def _same(mine: Message, other: Message) -> bool:
     return mine is other or mine == other
+
+
+def _without_loose_end(response: ModelResponse) -> ModelResponse:
+    """The reply without reasoning that led to nothing, as in one that reached its token limit while it was thinking.
+    Anthropic and OpenAI refuse every history with such a reply."""
+    while response.parts and isinstance(response.parts[-1], ThinkingPart):
+        response.parts = response.parts[:-1]
+    return response
 
 
 def _holds_results(turn: ModelMessage) -> bool:
