@@ -56,14 +56,17 @@ class _Conversation:
     turns: list[ModelMessage] = field(default_factory=list[ModelMessage])
     ends: list[int] = field(default_factory=list[int])
     latest_results: int | None = None
+    is_chosen: bool = False
 
     def follow(self, request: Request, converter: MessageConverter) -> None:
         """Bring the turns up to date with a request's messages."""
-        # Within one run a history only grows, unless it is chosen anew; another run may have rewound or edited it.
-        may_differ = request.run_id != self.run_id or request.chosen_from is not None
+        # Within one run a history only grows, unless it is chosen anew; another run may have rewound or edited it. The
+        # agent that chose it may have handed the conversation over to one that does not.
+        is_chosen = request.chosen_from is not None
+        may_differ = request.run_id != self.run_id or is_chosen or self.is_chosen
         if may_differ or not self._ends_like(request.messages):
             self._keep(_common_prefix(self.sources, request.messages))
-            self.run_id = request.run_id
+            self.run_id, self.is_chosen = request.run_id, is_chosen
         for at in range(len(self.sources), len(request.messages)):
             self._add(request.messages[at], converter)
 
