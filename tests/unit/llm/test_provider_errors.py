@@ -227,6 +227,14 @@ async def test_a_reply_the_provider_gave_up_on_is_no_reply(server: ProviderServe
     assert "MALFORMED_FUNCTION_CALL" in str(error)
 
 
+async def test_a_prompt_that_google_blocks_is_withheld_and_not_asked_again(
+    server: ProviderServer, connect: Any
+) -> None:
+    server.will(Stream(frames=[data({"promptFeedback": {"blockReason": "SAFETY"}, "modelVersion": "gemini"})]))
+    reply = (await answer_of(connect(GOOGLE), question())).reply
+    assert (reply.text, reply.stop_reason) == ("", "content_filter")
+
+
 @pytest.mark.parametrize("wire", [ANTHROPIC, RESPONSES, CHAT])
 async def test_a_provider_that_says_nothing_times_out(wire: Wire, server: ProviderServer, connect: Any) -> None:
     silence = wire.held(TWO_REPLIES, keep=0)

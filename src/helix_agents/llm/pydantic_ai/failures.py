@@ -41,7 +41,8 @@ _TOO_LARGE = 413
 # Servers that imitate an API say in words what its own provider says with a code; one says it as its own failure.
 _MAY_SAY_TOO_LONG = frozenset({400, 422, 500})
 _TOO_LONG = re.compile(
-    r"(exceed|too long).*context (length|limit|size)|`inputs` tokens \+ `max_new_tokens` must be", re.IGNORECASE | re.DOTALL
+    r"(exceed|too long).*context (length|limit|size)|`inputs` tokens \+ `max_new_tokens` must be",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
