@@ -14,7 +14,7 @@ from helix_agents.domain.records import JSON, decode_json, encode
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
 _LONGEST_ID = 40
-"""What OpenAI's Chat Completions accept; a call in a sub-agent may have a longer id, and so may one of another model."""
+"""What Chat Completions accept. The id of a call in a sub-agent may be longer, or that of another model's call."""
 _IDS_OF_MISTRAL = re.compile(r"[a-zA-Z0-9]{9}")
 
 
