@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from helix_agents.ports.workspaces import WorkspaceFiles
 from helix_agents.testing import call
 from helix_agents.testing.contracts.executor.stage import until
 from helix_agents.testing.contracts.workspaces import ANN, BOB, OpenProvider, WorkspaceProviderContract
-from helix_agents.workspaces.sandbox import NoSandboxError
+from helix_agents.workspaces.sandbox import NoSandboxError, _knows_it  # pyright: ignore[reportPrivateUsage]
 from tests.workspaces.processes import until_there
 
 
@@ -117,6 +118,17 @@ async def test_a_command_has_no_privileges_and_sees_no_process_of_the_machine(ro
     assert "/bin/sh -c cat" in seen
     assert sys.executable not in seen
     assert (await said(files, f"kill -9 {os.getppid()}"))[0] != 0
+
+
+@needs_bubblewrap
+async def test_a_command_makes_no_namespace_in_which_it_would_have_privileges(root: Path) -> None:
+    if not _knows_it(shutil.which("bwrap") or ""):
+        pytest.skip("this bubblewrap cannot forbid namespaces")
+    files = await opened(root)
+    # Mapped to no user, so that nothing but the namespace itself can be refused.
+    code, output = await said(files, "unshare --user true")
+    assert code != 0
+    assert "unshare failed" in output
 
 
 @needs_bubblewrap

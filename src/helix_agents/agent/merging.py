@@ -3,7 +3,7 @@
 import enum
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 
@@ -80,19 +80,23 @@ def _check_kind(merge: Merge, name: str, kind: Any, subject: str) -> None:
 
 
 def merging_change(
-    merge: Merge, key: str, before: JSON, after: JSON, tool_call_id: ToolCallId | None
+    merge: Merge, key: str, before: JSON, loaded: JSON, after: JSON, tool_call_id: ToolCallId | None
 ) -> WriteOp | None:
-    """The change in a form that merges with the changes of others; None if only the whole value can express it."""
+    """The change in a form that merges with the changes of others; None if only the whole value can express it.
+
+    What is stored (`before`) may be written in another form than its type writes it (`loaded`), for example by an
+    earlier version of the type. That alone is no change: it would undo what others change.
+    """
     match merge:
         case Merge.SUM:
             if _is_plain_number(before) and _is_plain_number(after):
                 return Add(key=key, before=before, after=after, tool_call_id=tool_call_id)
         case Merge.KEYS:
-            if type(before) is dict and type(after) is dict:
-                return _update(key, cast("dict[str, JSON]", before), cast("dict[str, JSON]", after), tool_call_id)
+            if type(before) is type(loaded) is type(after) is dict:
+                return _update(key, before, loaded, after, tool_call_id)
         case Merge.UNION:
-            if type(before) is list and type(after) is list:
-                return _include(key, cast("list[JSON]", before), cast("list[JSON]", after), tool_call_id)
+            if type(before) is type(loaded) is type(after) is list:
+                return _include(key, before, loaded, after, tool_call_id)
     return None
 
 
@@ -101,10 +105,15 @@ def _is_plain_number(value: JSON) -> bool:
 
 
 def _update(
-    key: str, before: Mapping[str, JSON], after: Mapping[str, JSON], tool_call_id: ToolCallId | None
+    key: str,
+    before: Mapping[str, JSON],
+    loaded: Mapping[str, JSON],
+    after: Mapping[str, JSON],
+    tool_call_id: ToolCallId | None,
 ) -> Update | None:
+    kept = before.keys() & loaded.keys()
     entries = {
-        name: value for name, value in after.items() if name not in before or encode(before[name]) != encode(value)
+        name: value for name, value in after.items() if name not in kept or encode(loaded[name]) != encode(value)
     }
     removed = tuple(name for name in before if name not in after)
     if list(after) != [*(name for name in before if name in after), *(name for name in entries if name not in before)]:
@@ -113,8 +122,13 @@ def _update(
     return Update(key=key, entries=entries, removed=removed, tool_call_id=tool_call_id)
 
 
-def _include(key: str, before: list[JSON], after: list[JSON], tool_call_id: ToolCallId | None) -> Include:
+def _include(
+    key: str, before: list[JSON], loaded: list[JSON], after: list[JSON], tool_call_id: ToolCallId | None
+) -> Include:
     had, has = set(map(encode, before)), set(map(encode, after))
+    if has.issuperset(map(encode, loaded)):
+        # Nothing was taken out, so what is stored stays in its form.
+        before, had = [], set(map(encode, loaded))
     return Include(
         key=key,
         items=[item for item in after if encode(item) not in had],

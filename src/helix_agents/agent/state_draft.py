@@ -122,11 +122,11 @@ class StateDraft(Generic[StateT]):
         merge = self._type.merges.get(key)
         if merge is None:
             return None
-        before = self._base[key] if key in self._base else decode_json(self._before.get(key, b"null"))
-        if key not in self._base and before:
+        loaded = decode_json(self._before.get(key, b"null"))
+        if key not in self._base and loaded:
             # A missing value counts as empty, but the field's default is more than that.
             return None
-        return merging_change(merge, key, before, value, tool_call_id)
+        return merging_change(merge, key, self._base.get(key, loaded), loaded, value, tool_call_id)
 
     def _grown_by(self, key: str, data: bytes) -> list[JSON] | None:
         """The new items of a list that kept its place and all its old items; None for any other change.

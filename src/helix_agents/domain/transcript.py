@@ -192,11 +192,13 @@ def heal(messages: Sequence[Message]) -> tuple[ToolMessage, ...]:
 
 
 _BEGINNING_NOT_SHOWN = UserMessage(content="The beginning of this conversation is not shown.", hidden=True)
+_END_NOT_SHOWN = UserMessage(content="What was said last is not shown.", hidden=True)
 
 
 def as_shown(chosen: Iterable[Message]) -> list[Message]:
     """Messages that were picked from a transcript, made legal again: a result without its call is left out, a call
-    without its result gets a note in its place, and the first message is a user's."""
+    without its result gets a note in its place, the first message is a user's, and the last is no reply: many models
+    would refuse to go on with it."""
     shown: list[Message] = []
     results: dict[ToolCallId, ToolMessage] = {}
     for message in chosen:
@@ -211,6 +213,8 @@ def as_shown(chosen: Iterable[Message]) -> list[Message]:
             shown.append(_BEGINNING_NOT_SHOWN)
         shown.append(message)
     shown.extend(results.values())
+    if shown and isinstance(shown[-1], AssistantMessage):
+        shown.append(_END_NOT_SHOWN)
     return shown or [_BEGINNING_NOT_SHOWN]
 
 

@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import stat
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -32,6 +35,9 @@ _TO_CONNECT = (
 # that is named for core dumps, for instance, runs outside. So they are read-only, or empty.
 _READ_ONLY = ("/proc/sys", "/proc/bus", "/proc/fs", "/proc/irq")
 _EMPTY = ("/proc/sysrq-trigger", "/proc/kcore", "/proc/keys", "/proc/acpi", "/proc/scsi", "/proc/timer_list")
+# In a user namespace of its own, a command would have every privilege again, for example to mount the control groups of
+# this process, which a process of root may then write to.
+_WITHOUT_MORE = ("--unshare-user", "--disable-userns")
 _OWN = ("/", "/dev", "/etc", "/proc", "/sys", "/tmp", INSIDE)
 
 
@@ -102,7 +108,8 @@ class Sandbox:
         shown = self._that_show(Path(os.path.realpath(files)), os.path.realpath)
         if shown is not None:
             raise NoSandboxError(f"links make what commands read in {shown!r} and the workspaces parts of each other")
-        return (program, *_apart(network=self.network), *self._seen(files), "--", *command)
+        apart = (*_apart(network=self.network), *(_WITHOUT_MORE if _knows_it(program) else ()))
+        return (program, *apart, *self._seen(files), "--", *command)
 
     def _that_show(self, place: Path, plain: Callable[[str], str]) -> str | None:
         """The folder among those that commands read that contains this place or lies in it; None if there is none."""
@@ -130,6 +137,14 @@ class Sandbox:
         for folder in self.readable:
             yield from ("--ro-bind", str(folder), str(folder))
         yield from ("--bind", str(files), INSIDE, "--chdir", INSIDE)
+
+
+@cache
+def _knows_it(program: str) -> bool:
+    """Whether this bubblewrap can forbid further namespaces: one before 0.8, or one that is setuid, cannot."""
+    if os.stat(program).st_mode & stat.S_ISUID:
+        return False
+    return "--disable-userns" in subprocess.run((program, "--help"), capture_output=True, text=True, check=False).stdout
 
 
 def _apart(*, network: bool) -> Sequence[str]:

@@ -121,6 +121,34 @@ def test_what_each_of_several_changed_is_in_what_they_give_together(
     assert ["prices"] * bool(disputed) == [warning.key for warning in merge_warnings(ops)]
 
 
+class Priced(BaseModel):
+    prices: Annotated[dict[str, float], Merge.KEYS] = {}
+    places: Annotated[set[float], Merge.UNION] = set()
+
+
+def _raise_a(state: Priced) -> None:
+    state.prices["a"] = 5.0
+    state.places.discard(1.0)
+
+
+def _add_b(state: Priced) -> None:
+    state.prices["b"] = 3.0
+    state.places.add(2.0)
+
+
+def test_what_is_stored_in_another_form_is_no_change_that_would_undo_those_of_others() -> None:
+    """A program outside the run, or an earlier version of the type, wrote whole numbers."""
+    base: dict[str, Any] = {"prices": {"a": 1, "z": 7}, "places": [1, 9]}
+    for order in ([_raise_a, _add_b], [_add_b, _raise_a]):
+        ops = [op for change in order for op in changed(base, change, Priced)]
+        together = Priced(**apply_writes(base, ops))
+        assert together.prices == {"a": 5.0, "b": 3.0, "z": 7.0}
+        assert together.places == {2.0, 9.0}
+    [prices, places] = changed(base, _add_b, Priced)
+    assert prices == Update(key="prices", entries={"b": 3.0}, tool_call_id="call")
+    assert places == Include(key="places", items=[2.0], tool_call_id="call")
+
+
 def test_a_sum_that_is_no_number_leaves_what_the_later_call_wrote() -> None:
     for other in (1.7e308, 10**400):
         state = apply_writes({"spent": other}, [Add(key="spent", before=0.0, after=1.7e308)])

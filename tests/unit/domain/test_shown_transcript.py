@@ -24,9 +24,13 @@ def conversation(turns: list[list[int]]) -> list[Message]:
 TURNS = st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=4)
 
 
+GO_ON = UserMessage(content="Go on.")
+
+
 @given(TURNS)
 def test_a_legal_transcript_is_shown_as_it_is(turns: list[list[int]]) -> None:
-    assert as_shown(conversation(turns)) == conversation(turns)
+    asked = [*conversation(turns), GO_ON]
+    assert as_shown(asked) == asked
 
 
 @given(TURNS, st.data())
@@ -35,6 +39,7 @@ def test_any_choice_in_any_order_is_legal_and_keeps_what_was_said(turns: list[li
     shown = as_shown(chosen)
     assert_legal(shown)
     assert isinstance(shown[0], UserMessage)
+    assert not isinstance(shown[-1], AssistantMessage)
     spoken = [each for each in chosen if not isinstance(each, ToolMessage)]
     assert [each for each in shown if each in spoken] == spoken
 
@@ -48,3 +53,9 @@ def test_a_result_that_is_left_out_is_replaced_and_one_without_its_call_is_left_
     begins = UserMessage(content="The beginning of this conversation is not shown.", hidden=True)
     assert as_shown([first, second]) == [begins]
     assert as_shown([asked, second, first]) == [begins, asked, first, second]
+
+
+def test_a_conversation_whose_end_is_left_out_does_not_end_in_a_reply() -> None:
+    question, reply = conversation([[0]])
+    left_out = UserMessage(content="What was said last is not shown.", hidden=True)
+    assert as_shown([question, reply]) == [question, reply, left_out]

@@ -1,7 +1,8 @@
 """A step converts what is new: a session of a thousand steps converts each message once."""
 
-from typing import Any
+from typing import Any, cast
 
+from msgspec.structs import replace
 from pydantic_ai.messages import ModelMessage, ModelRequest
 from pydantic_ai.models.test import TestModel
 
@@ -71,6 +72,15 @@ def test_what_history_processors_changed_in_the_middle_is_seen_in_the_middle_of_
     at_once, _ = conversations()
     expected = shown(at_once.history(question(*chosen), None))
     assert shown(kept.history(question(*chosen, chosen_from=messages), None)) == expected
+
+
+def test_an_agent_that_shows_everything_is_not_sent_what_the_agent_before_it_had_chosen() -> None:
+    """A handoff within a run, to an agent that uses the same model."""
+    kept, _ = conversations()
+    messages: list[Message] = [UserMessage(content="hello"), *step(1), *step(2)]
+    forgetting = [*messages[:2], replace(cast("ToolMessage", messages[2]), content="(forgotten)"), *messages[3:]]
+    kept.history(question(*forgetting, chosen_from=messages), None)
+    assert shown(kept.history(question(*messages, *step(3)), None))[2] == ["tool-return result 1"]
 
 
 def test_a_new_run_of_the_same_session_converts_only_what_is_new() -> None:

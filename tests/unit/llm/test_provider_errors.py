@@ -136,6 +136,24 @@ async def test_a_history_that_no_longer_fits_is_an_error_of_its_own(
     assert not error.retryable
 
 
+@pytest.mark.parametrize(
+    ("by", "status", "said"),
+    [
+        (ANTHROPIC, 400, "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"),
+        (CHAT, 400, "the request exceeds the available context size, try increasing it"),
+        (CHAT, 500, "the request exceeds the available context size. try increasing the context size"),
+        (CHAT, 400, "prompt too long; exceeded max context length by 4 tokens"),
+        (CHAT, 422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 32769. Given: 40000"),
+    ],
+    ids=["anthropic", "llama.cpp", "an older llama.cpp", "ollama", "together"],
+)
+async def test_a_history_that_no_longer_fits_is_known_by_its_words_too(
+    by: Wire, status: int, said: str, server: ProviderServer, connect: Any
+) -> None:
+    server.will(by.refusal(status, "invalid_request_error", said))
+    assert type(await failure_of(connect(by))) is ContextTooLongError
+
+
 @pytest.mark.parametrize("keep", [1, 4])
 async def test_a_connection_cut_in_the_middle_of_a_reply_may_go_better_next_time(
     keep: int, wire: Wire, server: ProviderServer, model: PydanticAIModel
@@ -207,6 +225,14 @@ async def test_a_reply_the_provider_gave_up_on_is_no_reply(server: ProviderServe
     error = await failure_of(connect(GOOGLE))
     assert type(error) is ModelUnavailableError
     assert "MALFORMED_FUNCTION_CALL" in str(error)
+
+
+async def test_a_prompt_that_google_blocks_is_withheld_and_not_asked_again(
+    server: ProviderServer, connect: Any
+) -> None:
+    server.will(Stream(frames=[data({"promptFeedback": {"blockReason": "SAFETY"}, "modelVersion": "gemini"})]))
+    reply = (await answer_of(connect(GOOGLE), question())).reply
+    assert (reply.text, reply.stop_reason) == ("", "content_filter")
 
 
 @pytest.mark.parametrize("wire", [ANTHROPIC, RESPONSES, CHAT])

@@ -1,6 +1,8 @@
 """What a provider is asked: the history, the tools and the settings, in its own format."""
 
+import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -92,6 +94,26 @@ async def test_a_name_the_model_made_up_is_sent_back_as_one_that_providers_read(
     assert "x" * 65 not in sent
 
 
+@pytest.mark.parametrize(
+    ("by", "legal"),
+    [(MISTRAL, r"[a-zA-Z0-9]{9}"), (CHAT, r"[a-zA-Z0-9_-]{1,40}")],
+    ids=["mistral", "chat"],
+)
+async def test_an_id_that_the_engine_or_another_model_made_is_sent_as_one_that_the_api_accepts(
+    by: Wire, legal: str, server: ProviderServer, connect: Any
+) -> None:
+    """Each call in a sub-agent carries the child's suffix."""
+    made = ["D681PevKs", "D681PevKs_a1b2c3", "toolu_01A09q90qw90lq917835lq9", "pyd_ai_" + "0" * 32 + "_a1b2c3"]
+    calls = tuple(ToolCall(id=each, name="search") for each in made)
+    results = [ToolMessage(tool_call_id=each, tool_name="search", content="no") for each in made]
+    body = await asked(server, connect(by), by, UserMessage(content="Go"), AssistantMessage(tool_calls=calls), *results)
+    [ids] = [[call["id"] for call in each["tool_calls"]] for each in body["messages"] if each.get("tool_calls")]
+    assert ids == [each["tool_call_id"] for each in body["messages"] if each["role"] == "tool"]
+    assert ids[0] == "D681PevKs"
+    assert len(set(ids)) == 4
+    assert [each for each in ids if not re.fullmatch(legal, each)] == []
+
+
 @pytest.mark.parametrize("nothing", ["", " \n", (), (Text(text=""),)])
 async def test_a_message_without_words_is_sent_in_words(
     wire: Wire, server: ProviderServer, model: PydanticAIModel, nothing: Any
@@ -119,6 +141,14 @@ async def test_anthropic_is_sent_no_blank_text_because_it_refuses_the_whole_conv
     texts = [block["text"] for block in blocks if block["type"] == "text"]
     assert texts == ["Go", "go on"]
     assert [block["content"][0]["text"] for block in blocks if block["type"] == "tool_result"] == ["(empty result)"]
+
+
+async def test_bedrock_is_sent_no_blank_text_whoever_made_the_model(server: ProviderServer, connect: Any) -> None:
+    nova = dataclasses.replace(BEDROCK, model="bedrock:us.amazon.nova-pro-v1:0")
+    blank = AssistantMessage(text=" ", tool_calls=(ToolCall(id="call_a", name="search"),))
+    result = ToolMessage(tool_call_id="call_a", tool_name="search", content="found")
+    body = await asked(server, connect(nova), nova, UserMessage(content="Go"), blank, result)
+    assert [[*block] for block in body["messages"][1]["content"]] == [["toolUse"]]
 
 
 @pytest.mark.parametrize(

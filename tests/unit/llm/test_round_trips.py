@@ -149,6 +149,29 @@ async def test_signed_thinking_of_a_reply_that_was_cut_off_goes_back_to_its_own_
     assert server.asked["messages"][1]["content"][0] == {"type": "thinking", "thinking": "Moon.", "signature": "sig-1"}
 
 
+async def test_a_reply_that_is_only_reasoning_is_left_out_because_it_would_be_refused(
+    wire: Wire, server: ProviderServer, model: PydanticAIModel
+) -> None:
+    """It reached its token limit while it was thinking. Anthropic and OpenAI would refuse every later request."""
+    at_its_limit = next(stop for stop, ours in wire.stops.items() if ours == "length")
+    server.will(wire.stream(Wired(thinking="Moon, sun.", signature="c2lnLTE=", stop=at_its_limit)))
+    reply = (await answer_of(model, question(HELLO))).reply
+    assert (reply.thinking[0].text, reply.text) == ("Moon, sun.", "")
+    server.will(wire.stream(Wired(text="yes")))
+    await answer_of(model, question(HELLO, stored(reply), UserMessage(content="Go on."), run_id="r-2"))
+    assert "Moon" not in json.dumps(server.asked)
+    turns = server.asked.get("messages") or server.asked.get("input") or server.asked["contents"]
+    assert {turn.get("role", turn.get("type")) for turn in turns} <= {"user", "system"}
+
+
+async def test_reasoning_after_the_last_word_is_left_out(server: ProviderServer, connect: Any) -> None:
+    opening, *_, stop, end = ANTHROPIC.frames(Wired(text="One."))
+    said = [{"type": "text", "text": "One."}, {"type": "thinking", "thinking": "Hm.", "signature": "sig-1"}]
+    cut = Stream(frames=[opening, *[frame for at, part in enumerate(said) for frame in block(at, part)], stop, end])
+    body = await sent_back(server, connect(ANTHROPIC), cut, ANTHROPIC.stream(Wired(text="done")))
+    assert body["messages"][1]["content"] == [{"type": "text", "text": "One."}]
+
+
 @pytest.mark.parametrize(("first", "second"), [(RESPONSES, CHAT), (CHAT, RESPONSES)])
 async def test_reasoning_of_one_api_is_not_sent_to_another_of_the_same_provider(
     first: Wire, second: Wire, server: ProviderServer, connect: Any

@@ -11,6 +11,7 @@ from pydantic_ai.messages import (
     ModelResponse,
     NativeToolCallPart,
     NativeToolReturnPart,
+    ThinkingPart,
     ToolReturnPart,
     UserPromptPart,
 )
@@ -55,14 +56,17 @@ class _Conversation:
     turns: list[ModelMessage] = field(default_factory=list[ModelMessage])
     ends: list[int] = field(default_factory=list[int])
     latest_results: int | None = None
+    is_chosen: bool = False
 
     def follow(self, request: Request, converter: MessageConverter) -> None:
         """Bring the turns up to date with a request's messages."""
-        # Within one run a history only grows, unless it is chosen anew; another run may have rewound or edited it.
-        may_differ = request.run_id != self.run_id or request.chosen_from is not None
+        # Within one run a history only grows, unless it is chosen anew; another run may have rewound or edited it. The
+        # agent that chose it may have handed the conversation over to one that does not.
+        is_chosen = request.chosen_from is not None
+        may_differ = request.run_id != self.run_id or is_chosen or self.is_chosen
         if may_differ or not self._ends_like(request.messages):
             self._keep(_common_prefix(self.sources, request.messages))
-            self.run_id = request.run_id
+            self.run_id, self.is_chosen = request.run_id, is_chosen
         for at in range(len(self.sources), len(request.messages)):
             self._add(request.messages[at], converter)
 
@@ -84,7 +88,9 @@ class _Conversation:
     def _add(self, message: Message, converter: MessageConverter) -> None:
         self.sources.append(message)
         if isinstance(message, AssistantMessage):
-            self._add_turn(self._paired(converter.response(message)))
+            response = _without_loose_end(self._paired(converter.response(message)))
+            if response.parts:
+                self._add_turn(response)
             return
         part = converter.request_part(message)
         last = self.turns[-1] if self.turns else None
@@ -136,6 +142,14 @@ def _common_prefix(ours: Sequence[Message], theirs: Sequence[Message]) -> int:
 
 def _same(mine: Message, other: Message) -> bool:
     return mine is other or mine == other
+
+
+def _without_loose_end(response: ModelResponse) -> ModelResponse:
+    """The reply without reasoning that led to nothing, as in one that reached its token limit while it was thinking.
+    Anthropic and OpenAI refuse every history with such a reply."""
+    while response.parts and isinstance(response.parts[-1], ThinkingPart):
+        response.parts = response.parts[:-1]
+    return response
 
 
 def _holds_results(turn: ModelMessage) -> bool:

@@ -38,6 +38,12 @@ _KINDS: tuple[tuple[type[Exception], type[ModelError]], ...] = (
 _NO_KEY = re.compile(r"Set the `(\w+)`.* environment variable")
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425})
 _TOO_LARGE = 413
+# Servers that imitate an API say in words what its own provider says with a code; one says it as its own failure.
+_MAY_SAY_TOO_LONG = frozenset({400, 422, 500})
+_TOO_LONG = re.compile(
+    r"(exceed|too long).*context (length|limit|size)|`inputs` tokens \+ `max_new_tokens` must be",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def as_model_error(model: str, problem: Exception, *, otherwise: type[ModelError] = ModelRefusedError) -> ModelError:
@@ -89,6 +95,8 @@ def _kind(problem: Exception) -> type[ModelError] | None:
             return ContextTooLongError
         if problem.status_code in _WORTH_ANOTHER_TRY:
             return ModelUnavailableError
+        if problem.status_code in _MAY_SAY_TOO_LONG and _TOO_LONG.search(_own_words(problem.body) or ""):
+            return ContextTooLongError
     for their_kind, our_kind in _KINDS:
         if isinstance(problem, their_kind):
             return our_kind

@@ -11,6 +11,7 @@ from pydantic_ai.messages import (
     NativeToolReturnPart,
     TextPart,
     ThinkingPart,
+    ToolCallPart,
     ToolReturnPart,
     UserContent,
     UserPromptPart,
@@ -31,8 +32,9 @@ from helix_agents.domain.records import JSON, encode
 from helix_agents.llm.pydantic_ai.attachments import attachment
 from helix_agents.llm.pydantic_ai.provenance import Provenance
 from helix_agents.llm.pydantic_ai.tool_results import told
-from helix_agents.llm.pydantic_ai.wording import legal_name
+from helix_agents.llm.pydantic_ai.wording import legal_id, legal_name
 
+_REFUSE_BLANKS = {"anthropic", "bedrock"}
 _NOTHING_SAID = "(empty message)"
 _NOTHING_GIVEN = "(empty result)"
 
@@ -53,7 +55,7 @@ class MessageConverter:
         return ToolReturnPart(
             tool_name=legal_name(message.tool_name),
             content=self._content(message),
-            tool_call_id=message.tool_call_id,
+            tool_call_id=legal_id(message.tool_call_id, _api_of(self._name)),
             outcome="failed" if message.error else "success",
         )
 
@@ -82,16 +84,19 @@ class MessageConverter:
         # Two APIs of one provider represent reasoning differently, and neither reads the other's.
         alike = _api_of(message.model or self._name) == _api_of(self._name)
         response.parts = [part for part in kept.parts_of(message) if self._wanted(part, response, intact, alike)]
+        for part in response.parts:
+            if isinstance(part, ToolCallPart):
+                part.tool_call_id = legal_id(part.tool_call_id, _api_of(self._name))
         return response
 
     def _wanted(self, part: ModelResponsePart, response: ModelResponse, intact: bool, alike: bool) -> bool:
         """Reasoning that is not this provider's own, or was changed, would be sent as if it had been said aloud. Calls
         that another provider carried out mean nothing to this one.
 
-        Anthropic's models produce blank texts that Anthropic refuses to read again.
+        Anthropic's models produce blank texts that Anthropic refuses to read again, and so does Bedrock for all models.
         """
         if isinstance(part, TextPart):
-            return self._model.canonical_system != "anthropic" or not part.content.isspace()
+            return not part.content.isspace() or not {self._model.system, self._model.canonical_system} & _REFUSE_BLANKS
         is_ours = part.provider_name == self._model.system
         if isinstance(part, NativeToolCallPart | NativeToolReturnPart):
             return is_ours and alike

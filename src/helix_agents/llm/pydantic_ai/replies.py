@@ -169,7 +169,8 @@ class ReplyReader:
 
     def _stop_reason(self, response: ModelResponse) -> StopReason:
         said = response.provider_details or {}
-        ended = "finish_reason" in said or "refusal" in said
+        # A prompt that Google blocks gets no candidate, and so no reason to finish.
+        ended = not said.keys().isdisjoint(("finish_reason", "refusal", "block_reason"))
         if not ended or response.state == "incomplete":
             raise ModelUnavailableError(self._name, "the stream ended before the reply was complete")
         if response.finish_reason == "error":

@@ -2,7 +2,9 @@
 
 import json
 import re
+from base64 import b32encode
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, cast
 
 from helix_agents.domain.errors import SessionCorruptError, UnstorableValueError
@@ -11,6 +13,9 @@ from helix_agents.domain.records import JSON, decode_json, encode
 
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
+_LONGEST_ID = 40
+"""What Chat Completions accept. The id of a call in a sub-agent may be longer, or that of another model's call."""
+_IDS_OF_MISTRAL = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 class Pieces:
@@ -59,6 +64,19 @@ def mended_value(value: JSON) -> JSON:
 def legal_name(tool: str) -> str:
     """A tool's name in a form that every provider accepts. Models invent names that providers refuse to read again."""
     return _FOREIGN.sub("_", tool)[:_LONGEST_NAME] or "unknown"
+
+
+def legal_id(call_id: str, api: str) -> str:
+    """The id of a call in a form that an API accepts, which is the same one every time. Mistral refuses any id that is
+    not made like its own, so also those that the engine gives to calls in sub-agents."""
+    if api == "mistral":
+        return call_id if _IDS_OF_MISTRAL.fullmatch(call_id) else _digest(call_id)
+    return call_id if len(call_id) <= _LONGEST_ID else call_id[: _LONGEST_ID - 9] + _digest(call_id)
+
+
+def _digest(text: str) -> str:
+    """Nine letters and digits that stand for a text."""
+    return b32encode(sha256(text.encode()).digest()).decode()[:9]
 
 
 def read_arguments(args: str | Mapping[str, Any] | None) -> dict[str, JSON] | str:
