@@ -260,7 +260,8 @@ async def submit(call: Call, session_id: SessionId, body: SubmitBody) -> Submitt
 def entry_agent(call: Call, name: str) -> AnyAgent:
     """An agent that callers may talk to: one that was registered, not one that another agent delegates to."""
     if name not in call.entry_agents:
-        raise RefusedError(404, "unknown_agent", f"This server has no agent {name[:80]!r}.")
+        there_are = ", ".join(sorted(call.entry_agents)) or "none"
+        raise RefusedError(404, "unknown_agent", f"This server has no agent {name[:80]!r}; there are: {there_are}.")
     return call.executor.agents.get(name)
 
 
