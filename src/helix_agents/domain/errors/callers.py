@@ -259,8 +259,8 @@ class ExecutorClosedError(CallerError):
 
     def __str__(self) -> str:
         return (
-            "This executor is closed: use it inside `async with Executor.open(…)`. Nothing that was stored is lost; a run "
-            "that has not ended continues in any open executor on the same store."
+            "This executor is closed: use it inside `async with Executor.open(…)`. Nothing that was stored is lost; a "
+            "run that has not ended continues in any open executor on the same store."
         )
 
 
