@@ -1,4 +1,4 @@
-"""Agents that cannot lose work. This module exports the public names, each loaded when it is first used."""
+"""LLM agents whose work survives crashes. This module exports the public names, each loaded when it is first used."""
 
 from typing import TYPE_CHECKING, Any
 

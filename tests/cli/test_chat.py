@@ -26,6 +26,8 @@ def test_a_conversation_with_everything_it_asks_of_a_person(folder: Path) -> Non
         terminal.press("Next\n")
         terminal.wait_for("? Which?")
         terminal.wait_for("answer> ")
+        terminal.press("/rewind 2\n")
+        terminal.wait_for('/rewind is a command; press Enter to decide later, then type it, or put the answer into "…"')
         terminal.press("green\n")
         terminal.wait_for("that answer does not fit")
         terminal.press("blue\n")

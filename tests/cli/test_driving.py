@@ -184,12 +184,19 @@ def test_a_run_is_stopped_from_another_process(folder: Path, command: str, code:
     assert "Nothing is running" in nothing.out
 
 
-BROKEN = {"raises.py": "x = 1\nraise ValueError('no luck')\n", "needs.py": "import nowhere_at_all\n", "empty.py": "\n"}
+BROKEN = {
+    "raises.py": "x = 1\nraise ValueError('no luck')\n",
+    "needs.py": "import nowhere_at_all\n",
+    "empty.py": "\n",
+    "makes.py": "def make() -> None: ...\n",
+}
 MISTAKES = [
     (["run", "nowhere:agent", "Hi"], "there is no module 'nowhere'"),
     (["run", "nowhere.py", "Hi"], "there is no file nowhere.py"),
     (["run", "agents:missing", "Hi"], "has no 'missing'; agents there: clerk"),
-    (["run", "agents:not_an_agent", "Hi"], "it is int; it has to be an Agent"),
+    (["run", "agents:not_an_agent", "Hi"], "it is of type int; it has to be an Agent"),
+    (["run", "makes:make", "Hi"], "it is a function; give what it returns a name in the module: agent = make()."),
+    (["run", ".", "Hi"], "it is a folder; name a file in it, such as ./agents.py."),
     (
         ["run", "agents:several", "Hi"],
         "'agents:several' has several agents (clerk, slow, short_lived); choose one with --agent",

@@ -85,7 +85,7 @@ def test_the_program_that_calls_agents_over_http(tmp_path: Path) -> None:
     serving, asking = [block.code for block in found if block.language == "sh"]
     port = free_port()
     for name, code in programs.items():
-        (tmp_path / name).write_text(code.replace(":8000", f":{port}"), encoding="utf-8")
+        (tmp_path / name).write_text(code.replace(":8700", f":{port}"), encoding="utf-8")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(tmp_path)}
     instance = ServiceProcess("called")
@@ -103,7 +103,7 @@ def test_the_program_that_calls_agents_over_http(tmp_path: Path) -> None:
         )
         assert (told.stdout, told.stderr) == (said, "")
         asked = subprocess.run(
-            ["bash", "-ec", asking.replace(":8000", f":{port}")],
+            ["bash", "-ec", asking.replace(":8700", f":{port}")],
             capture_output=True,
             text=True,
             timeout=60,

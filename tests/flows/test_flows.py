@@ -168,7 +168,10 @@ async def test_an_output_of_another_type_than_promised_fails_the_run() -> None:
 
     failure = await failure_of(give)
     assert failure.code == "flow_failed"
-    assert "valid integer" in failure.error
+    assert (
+        "TypeError: it returned 'three', which is not what it promises: Input should be a valid integer"
+        in failure.error
+    )
 
 
 async def test_an_output_that_cannot_be_read_back_fails_at_once() -> None:
@@ -199,6 +202,32 @@ async def test_an_output_that_cannot_be_read_back_fails_at_once() -> None:
     failure = await failure_of(flow(give_odd))
     assert failure.code == "flow_failed"
     assert "its type does not accept what it writes as JSON itself: in: Field required" in failure.error
+
+
+async def test_what_is_no_tool_and_no_agent_is_told_how_it_becomes_one() -> None:
+    async def double(number: int) -> int:
+        return 2 * number
+
+    untyped: Any = double
+
+    @flow
+    async def compute(run: FlowRun) -> str:
+        """Compute."""
+        return await run.call(untyped, 3)
+
+    assert (await failure_of(compute)).error.endswith(
+        "Flow 'compute': it calls double, which is not a tool; decorate it with @tool, and add it to tools=[…]."
+    )
+    name: Any = "writer"
+
+    @flow
+    async def write(run: FlowRun) -> str:
+        """Write."""
+        return await run.ask(name, "Write")
+
+    assert (await failure_of(write)).error.endswith(
+        "Flow 'write': it asks 'writer', which is not an Agent; give the agent itself, and add it to agents=[…]."
+    )
 
 
 async def test_a_text_is_promised_and_nothing_else_is_taken_for_one() -> None:

@@ -381,10 +381,20 @@ async def test_a_server_that_is_no_agent_server_is_found_out(body: bytes) -> Non
             await helix.execute(DIRECTOR, "hello")
 
 
-@pytest.mark.parametrize("url", ["ftp://example.com", "example.com", "http://ann:secret@example.com"])
-def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> None:
-    with pytest.raises(DefinitionError):
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("ftp://example.com", "'ftp://example.com' is not an http or https address"),
+        ("example.com", "write 'http://example.com', or https"),
+        ("localhost:8700", "write 'http://localhost:8700', or https"),
+        ("http://ann:secret@example.com", "the address of example.com has credentials in it; give them as token="),
+        (5, "5 is not an http or https address"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_refused_at_once(url: Any, told: str) -> None:
+    with pytest.raises(DefinitionError, match=told) as refused:
         AgentClient(url)
+    assert "secret" not in str(refused.value)
 
 
 async def test_what_says_nothing_is_not_sent() -> None:

@@ -84,6 +84,8 @@ def test_an_agent_nobody_knows_or_that_others_delegate_to_is_not_found(ann: http
     for name in ("nobody", "helper"):
         refused = ann.post("/start", json={"agentType": name, "message": "hello"})
         assert (refused.status_code, refused.json()["code"]) == (404, "unknown_agent")
+        assert "director" in refused.json()["detail"].partition("; there are: ")[2]
+        assert "helper" not in refused.json()["detail"].partition("; there are: ")[2]
 
 
 def test_an_approval_is_submitted_and_the_session_resumed(ann: httpx2.Client, session_id: str) -> None:
@@ -215,6 +217,21 @@ def test_who_misspells_a_field_is_told_those_that_there_are(
     refused = ann.post(path, json=body)
     assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
     assert refused.json()["detail"].endswith(f"; valid fields: {there_are}")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "there_are"),
+    [
+        ("/execute", {"message": "hello", "ifRunning": "wait"}, "'enqueue', 'interrupt', 'reject', 'steer'"),
+        ("/submit-tool-result", {"kind": "answer"}, "'approval-response', 'client-tool-result'"),
+    ],
+)
+def test_who_gets_a_word_wrong_is_told_those_that_there_are(
+    ann: httpx2.Client, path: str, body: dict[str, Any], there_are: str
+) -> None:
+    refused = ann.post(path, json=body)
+    assert (refused.status_code, refused.json()["code"]) == (400, "validation_error")
+    assert refused.json()["detail"].endswith(f"; valid values: {there_are}")
 
 
 def test_there_is_no_workspace(ann: httpx2.Client, session_id: str) -> None:

@@ -1,5 +1,6 @@
 """Finding what a command line names: agents as `module:name`, `module` alone or a file, and what opens their deps."""
 
+import inspect
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -138,9 +139,14 @@ def _agents_in(place: str, value: Any) -> list[AnyAgent]:
         return list(value)
     items = cast("list[Any]", value if isinstance(value, (list, tuple)) else [value])
     if not items or not all(isinstance(item, Agent) for item in items):
-        kind = type(cast("object", value)).__name__
-        raise AgentsNotFoundError(place, f"it is {kind}; it has to be an Agent, a list of them or an AgentRegistry.")
+        raise AgentsNotFoundError(place, _is_no_agent(cast("object", value)))
     return [cast("AnyAgent", item) for item in items]
+
+
+def _is_no_agent(value: object) -> str:
+    if inspect.isfunction(value):
+        return f"it is a function; give what it returns a name in the module: agent = {value.__name__}()."
+    return f"it is of type {type(value).__name__}; it has to be an Agent, a list of them or an AgentRegistry."
 
 
 def _registry(place: str, agents: list[AnyAgent]) -> AgentRegistry:
@@ -162,6 +168,8 @@ def import_place(place: str, where: str) -> ModuleType:
         if not file.is_file():
             raise AgentsNotFoundError(place, f"there is no file {where}.")
         name, folder = file.stem, file.parent
+    elif Path(where).is_dir() and ("/" in where or where.startswith(".")):
+        raise AgentsNotFoundError(place, f"it is a folder; name a file in it, such as {where.rstrip('/')}/agents.py.")
     else:
         name, folder = where, Path.cwd()
     if str(folder) not in sys.path:

@@ -81,7 +81,7 @@ _CODES = "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS
 )
 @click.version_option(__version__, prog_name="helix")
 def app() -> None:
-    """Agents that cannot lose work. Start with `helix demo`."""
+    """LLM agents whose work survives crashes. Start with `helix demo`."""
 
 
 def run(arguments: Sequence[str]) -> int:

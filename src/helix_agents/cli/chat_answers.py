@@ -4,6 +4,7 @@ import json
 from typing import Any, cast
 
 from helix_agents.cli.answering import option_or_text, options_of
+from helix_agents.cli.chat_commands import command_in
 from helix_agents.cli.driving import NOBODY_KNOWS, described
 from helix_agents.cli.keyboard import Keyboard
 from helix_agents.cli.loop_thread import LoopThread
@@ -27,7 +28,7 @@ def ask_person(
     """Ask until an answer fits, or the person wants to decide later; returns whether there is an answer."""
     _introduce(output, call)
     while True:
-        answers = _approval(output, keyboard) if call.kind == "approval" else _result(keyboard, call)
+        answers = _approval(output, keyboard) if call.kind == "approval" else _result(output, keyboard, call)
         if answers is None:
             return False
         outcome = None
@@ -74,9 +75,10 @@ def _approval(output: Output, keyboard: Keyboard) -> list[Answer] | None:
                 output.note("type y, n (optionally with a reason: n too early), e or l; nothing was decided yet")
 
 
-def _result(keyboard: Keyboard, call: PendingCall) -> list[Answer] | None:
+def _result(output: Output, keyboard: Keyboard, call: PendingCall) -> list[Answer] | None:
     prompt = "answer> " if call.kind == "question" else "result, JSON or text; !reason if it failed; empty for later> "
-    said = keyboard.ask_now(prompt).strip()
+    while (command := command_in(said := keyboard.ask_now(prompt).strip())) is not None:
+        output.note(f'/{command} is a command; press Enter to decide later, then type it, or put the answer into "…"')
     if not said:
         return None
     if said.startswith("!"):

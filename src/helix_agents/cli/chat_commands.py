@@ -100,6 +100,12 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+def command_in(said: str) -> str | None:
+    """The name of the command that a line begins with; None if it is none."""
+    name = said[1:].partition(" ")[0].lower()
+    return name if said.startswith("/") and name in COMMANDS else None
+
+
 def explain() -> str:
     """All commands, one per line."""
     return "\n".join(f"  /{name:<12} {command.about}" for name, command in COMMANDS.items())

@@ -23,7 +23,7 @@ def webhook_option(command: Command) -> Command:
         multiple=True,
         envvar="HELIX_WEBHOOK",
         show_envvar=True,
-        help=f"An address to tell how turns end and what waits, signed with {SECRET_VARIABLE}; may be repeated.",
+        help=f"An address to notify when turns end and calls wait, signed with {SECRET_VARIABLE}; may be repeated.",
     )(command)
 
 

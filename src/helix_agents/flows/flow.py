@@ -24,6 +24,7 @@ from helix_agents.domain.errors import (
     FlowFailedError,
     FlowInputError,
     FlowStuckError,
+    ToolOutputError,
 )
 from helix_agents.domain.messages import AssistantMessage, Text, ToolCall, UserMessage
 from helix_agents.domain.usage import TokenCount
@@ -194,7 +195,11 @@ class _FlowModel(LLMAdapter):
                     if not isinstance(value, str):
                         raise TypeError(f"it returned {value!r:.80}, but promises a str")
                     return AssistantMessage(text=str(value), stop_reason="stop")
-                arguments = self._output.arguments(value)
+                try:
+                    arguments = self._output.arguments(value)
+                except ToolOutputError as problem:
+                    told = f"it returned {value!r:.80}, which is not what it promises: {problem.problem}"
+                    raise TypeError(told) from problem
                 made = (ToolCall(id=f"call_{request.step}_1", name=FINISH_TOOL, arguments=arguments),)
         return AssistantMessage(tool_calls=made, stop_reason="tool_calls")
 

@@ -128,6 +128,11 @@ class FlowRun:
             CallFailedError: the call has no result; says why.
             DefinitionError: the tool is not one of the flow's `tools`.
         """
+        given: object = tool
+        if not isinstance(given, Tool):
+            what = getattr(tool, "__name__", repr(tool))
+            told = f"it calls {what}, which is not a tool; decorate it with @tool, and add it to tools=[…]."
+            raise DefinitionError(self._subject, told)
         if self._tools.get(tool.name) is not tool:
             told = f"it calls {tool.name!r}, which is not among its tools; add it to tools=[…]."
             raise DefinitionError(self._subject, told)
@@ -140,6 +145,9 @@ class FlowRun:
             CallFailedError: the agent has no output; says why.
             DefinitionError: the agent is not one of the flow's `agents`.
         """
+        if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
+            told = f"it asks {agent!r}, which is not an Agent; give the agent itself, and add it to agents=[…]."
+            raise DefinitionError(self._subject, told)
         tool = self._tools.get(f"{SUBAGENT}{agent.name}"[:64])
         if not isinstance(tool, SubAgentTool) or tool.agent is not agent:
             told = f"it asks {agent.name!r}, which is not among its agents; add it to agents=[…]."

@@ -69,7 +69,7 @@ async def open_backend(url: str, *, namespace: str = "", migrate: Migrate = "aut
         raise InvalidStoreUrlError(str(url), f"it is of type {kind}; it has to be text, such as sqlite:///helix.db")
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
-        raise InvalidStoreUrlError(url, "it has no scheme; try sqlite:///helix.db or memory://")
+        raise InvalidStoreUrlError(url, "it has no ://; write it like sqlite:///helix.db or memory://")
     opener: OpenBackend = _installed(scheme).load()
     return await opener(url, namespace=namespace, migrate=migrate, **options)
 

@@ -1,7 +1,8 @@
 """Incoming bodies: bounded in size, depth and time, read into records or refused with an explanation."""
 
 import asyncio
-from typing import Annotated, Any, TypeAlias, TypeVar, get_args
+import re
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -48,6 +49,8 @@ Interval: TypeAlias = Annotated[int, msgspec.Meta(ge=60_000, le=315_360_000_000)
 _CRON_FIELD = "[0-9A-Za-z*/,#-]+"
 _CRON = f"^{_CRON_FIELD}( +{_CRON_FIELD}){{4}}$"
 Cron: TypeAlias = Annotated[str, msgspec.Meta(pattern=_CRON, max_length=200)]
+
+_WRONG_VALUE = re.compile(r"Invalid (?:enum )?value .* - at `\$\.(\w+)`$")
 
 
 class Body(Record, rename="camel"):
@@ -379,13 +382,32 @@ def read_body(value: Any, kind: Any) -> Any:
     except msgspec.ValidationError as problem:
         # A regular expression would tell the caller little.
         said = str(problem).replace(f"`str` matching regex {_CRON!r}", "five fields such as `0 7 * * 1-5`")
-        raise invalid(f"{said}{_fields_to_choose_from(said, kind)}") from None
+        raise invalid(f"{said}{_to_choose_from(said, kind)}") from None
 
 
-def _fields_to_choose_from(problem: str, kind: Any) -> str:
-    """The valid fields, for a misspelled field. For a nested field, the error already names its place."""
-    if "unknown field" not in problem or " at `$" in problem:
-        return ""
+def _to_choose_from(problem: str, kind: Any) -> str:
+    """The valid fields, for a misspelled field, or the valid values of a field that has a few. For what is nested, the
+    error only names its place."""
     kinds = [each for each in get_args(kind) or (kind,) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
-    names = dict.fromkeys(name for each in kinds for name in each.__struct_encode_fields__)
-    return f"; valid fields: {', '.join(names)}" if names else ""
+    if "unknown field" in problem and " at `$" not in problem:
+        names = dict.fromkeys(name for each in kinds for name in each.__struct_encode_fields__)
+        return f"; valid fields: {', '.join(names)}" if names else ""
+    if (place := _WRONG_VALUE.match(problem)) is not None:
+        values = sorted({repr(value) for each in kinds for value in _values_of(each, place[1])})
+        return f"; valid values: {', '.join(values)}" if values else ""
+    return ""
+
+
+def _values_of(kind: type[msgspec.Struct], field: str) -> tuple[Any, ...]:
+    """The few values that a field may have, or the one that marks this kind of record."""
+    config = kind.__struct_config__
+    if config.tag_field == field:
+        return (config.tag,)
+    return next((_words_of(each.type) for each in msgspec.structs.fields(kind) if each.encode_name == field), ())
+
+
+def _words_of(kind: Any) -> tuple[Any, ...]:
+    """The words of a choice, which may be optional or have a description."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(word for part in get_args(kind) for word in _words_of(part))

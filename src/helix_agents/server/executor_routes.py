@@ -292,7 +292,8 @@ async def submit_one_of(call: Call, session_id: SessionId, readings: Sequence[Su
 def entry_agent(call: Call, name: str) -> AnyAgent:
     """An agent that callers may talk to: one that was registered, not one that another agent delegates to."""
     if name not in call.entry_agents:
-        raise RefusedError(404, "unknown_agent", f"This server has no agent {name[:80]!r}.")
+        there_are = ", ".join(sorted(call.entry_agents)) or "none"
+        raise RefusedError(404, "unknown_agent", f"This server has no agent {name[:80]!r}; there are: {there_are}.")
     return call.executor.agents.get(name)
 
 

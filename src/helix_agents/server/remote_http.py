@@ -36,6 +36,18 @@ OPENED = Event("open", None, b"")
 """What `events` yields before the first event of the server."""
 
 
+def _check_address(subject: str, url: str) -> None:
+    # Anything could have been passed.
+    parts = urlsplit(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    if parts is not None and (parts.username or parts.password):
+        raise DefinitionError(subject, f"the address of {parts.hostname} has credentials in it; give them as token=….")
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        guess = f"http://{url}"
+        is_close = parts is not None and "://" not in url and urlsplit(guess).hostname
+        cure = f"write {guess!r}, or https" if is_close else "write one like 'https://example.com'"
+        raise DefinitionError(subject, f"{url!r} is not an http or https address; {cure}.")
+
+
 class RemoteHttp:
     """The requests of one transport or client.
 
@@ -55,11 +67,7 @@ class RemoteHttp:
         answer_seconds: float,
         answer_bytes: int,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
-            raise DefinitionError(
-                subject, f"{url!r} is not an http or https address without credentials; give credentials as token=…."
-            )
+        _check_address(subject, url)
         self._httpx2 = _httpx2(subject)
         self.url = url.rstrip("/")
         self._subject = subject

@@ -197,8 +197,11 @@ async def drop_queued(call: Call) -> Response:
 
 
 async def change_queued(call: Call) -> Response:
-    """Change a waiting message: what it says, whether the run in progress takes it in (`steers`) or it is a turn of its
-    own, or that it comes `first` among its like. 404 if it is already being answered."""
+    """Change a waiting message. 404 if it is already being answered.
+
+    `message` is what it says from now on. With `steers`, the run in progress takes it in; otherwise it is a turn of its
+    own. With `first`, it comes before the other messages of its kind.
+    """
     session = await call.session(call.path_id())
     run_id = call.checked(call.request.path_params["run_id"], "run id")
     body: ChangeQueuedBody = await call.body(ChangeQueuedBody)

@@ -27,11 +27,19 @@ async def test_a_setting_that_is_not_there_is_named_with_the_one_that_was_meant(
 
 
 @pytest.mark.parametrize(
-    "setting", [{"lease_ms": 0}, {"lease_ms": -1}, {"janitor_seconds": 0}, {"janitor_seconds": -1}]
+    "setting",
+    [
+        {"lease_ms": 0},
+        {"lease_ms": -1},
+        {"lease_ms": "2s"},
+        {"janitor_seconds": 0},
+        {"janitor_seconds": -1},
+        {"janitor_seconds": "15"},
+    ],
 )
 async def test_a_time_that_would_never_let_it_rest_is_refused(setting: Any):
     name, value = next(iter(setting.items()))
-    with pytest.raises(DefinitionError, match=f"Executor: {name}={value} is not a "):
+    with pytest.raises(DefinitionError, match=f"Executor: {name}={value!r} is not a "):
         async with Executor.open("memory://", **setting):
             raise AssertionError("it was opened")
 
@@ -42,9 +50,12 @@ async def test_a_time_that_would_never_let_it_rest_is_refused(setting: Any):
         ({"max_running": 0}, "max_running=0 has to be a whole number of at least 1; None means no limit"),
         ({"max_parallel_tools": 0}, "max_parallel_tools=0 has to be"),
         ({"grace": -1}, "grace=-1 is not a number of seconds"),
+        ({"grace": "20"}, "grace='20' is not a number of seconds"),
+        ({"deps": 5}, r"deps=5 is not a function; give one that takes the session's id and its user"),
         ({"hooks": print}, "is not a Hooks object"),
         ({"options": 5}, r"options=5 is not an EngineOptions\(…\)"),
         ({"agents": ["guide"]}, "'guide' in agents is not an Agent"),
+        ({"agents": None}, r"agents=None is not a list; write agents=\[…\]"),
     ],
 )
 @pytest.mark.parametrize("kind", [Executor, DBOSAgentExecutor, TemporalAgentExecutor])
@@ -74,6 +85,12 @@ async def test_a_setting_that_cannot_work_is_refused(kind: Any, setting: Any, te
 def test_an_option_that_no_run_could_follow_is_refused(option: Any, teaches: str):
     with pytest.raises(DefinitionError, match=f"EngineOptions: {teaches}"):
         EngineOptions(**option)
+
+
+def test_a_url_given_to_the_executor_itself_is_told_to_go_to_open():
+    make: Any = Executor
+    with pytest.raises(DefinitionError, match=r"Executor: it is opened by a URL: Executor\.open\('memory://', …\)"):
+        make("memory://")
 
 
 def test_options_at_their_limits_are_taken():

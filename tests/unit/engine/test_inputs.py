@@ -77,6 +77,7 @@ async def test_what_a_turn_cannot_begin_with(
         ({"mode": "from_checkpoint", "checkpoint_id": WRONG}, InvalidIdError, "it is of type int"),
         ({"checkpoint_id": "beginning"}, InvalidInputError, "use mode='from_checkpoint'"),
         ({"mode": "with_message", "message": WRONG}, InvalidInputError, "it is of type int; give a text"),
+        ({"mode": "with_message", "message": untyped(b"Hi")}, InvalidInputError, "it is of type bytes; give a text"),
     ],
 )
 async def test_how_a_session_cannot_be_gone_on_with(

@@ -250,9 +250,23 @@ async def test_a_provider_that_cannot_be_reached_may_come_back(wire: Wire) -> No
     model = open_model(wire.model, base_url=nobody + wire.base_path, api_key=wire.key)
     assert isinstance(model, PydanticAIModel)
     try:
-        assert type(await failure_of(model)) is ModelUnavailableError
+        error = await failure_of(model)
     finally:
         await model.close()
+    assert type(error) is ModelUnavailableError
+    assert nobody in str(error)
+
+
+@pytest.mark.parametrize("wire", [ANTHROPIC, RESPONSES, CHAT])
+async def test_an_address_that_is_none_is_not_asked_again(wire: Wire) -> None:
+    model = open_model(wire.model, base_url="localhost:8080/v1", api_key=wire.key)
+    assert isinstance(model, PydanticAIModel)
+    try:
+        error = await failure_of(model)
+    finally:
+        await model.close()
+    assert type(error) is ModelRefusedError
+    assert "its address is none; write http:// or https:// before the host" in str(error)
 
 
 @pytest.mark.parametrize(

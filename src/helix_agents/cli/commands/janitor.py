@@ -36,7 +36,7 @@ def command(
 ) -> None:
     """Expire deadlines, end expired sessions, prune old streams.
 
-    With webhooks, it also tells them what they are owed. With agents, it also continues runs whose process died and
+    With webhooks, it also sends the messages that are due. With agents, it also continues runs whose process died and
     sessions that were answered but never resumed, and waits for them to end. Any number of janitors may run; each case
     is handled by one of them. With --every and --json, each
     round prints one line.

@@ -13,7 +13,7 @@ from helix_agents.domain.webhooks import DeliveryState
 
 @click.group("webhooks")
 def command() -> None:
-    """List what webhooks are told, and try it again.
+    """List messages to webhooks, and send them again.
 
     Webhooks are given to the processes that run agents: `helix serve --webhook URL`, `helix worker`, `helix janitor`,
     or a program with an executor.

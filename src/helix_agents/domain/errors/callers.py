@@ -258,7 +258,10 @@ class ExecutorClosedError(CallerError):
     code = "executor_closed"
 
     def __str__(self) -> str:
-        return "This executor is closed: use it inside `async with Executor.open(...)`, and start runs before its end."
+        return (
+            "This executor is closed: use it inside `async with Executor.open(…)`. Nothing that was stored is lost; a "
+            "run that has not ended continues in any open executor on the same store."
+        )
 
 
 class OtherEventLoopError(CallerError):

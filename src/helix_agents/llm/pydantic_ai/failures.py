@@ -2,8 +2,9 @@
 
 import json
 import re
+import sys
 from math import isfinite
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from pydantic_ai import exceptions as theirs
@@ -89,6 +90,9 @@ def _seconds(said: str | None) -> float | None:
 
 
 def _kind(problem: Exception) -> type[ModelError] | None:
+    # Nothing can be asked without an address, however often.
+    if (lost := _lost(problem)) is not None and not lost.request.url.host:
+        return ModelRefusedError
     # A status with a clear meaning takes precedence over the category it was filed under.
     if isinstance(problem, theirs.ModelHTTPError):
         if problem.status_code == _TOO_LARGE:
@@ -110,12 +114,31 @@ def _reason(problem: Exception) -> str:
     words = _own_words(problem.body) if isinstance(problem, theirs.ModelAPIError) else None
     if isinstance(problem, theirs.ModelHTTPError) and words is not None:
         return f"HTTP {problem.status_code}: {words}"
+    if (lost := _lost(problem)) is not None:
+        url = lost.request.url
+        if not url.host:
+            return "its address is none; write http:// or https:// before the host, in base_url or in the environment"
+        return f"{url.scheme}://{url.netloc.decode()} did not answer: {str(lost) or type(lost).__name__}"
     missing = _NO_KEY.match(str(problem)) if isinstance(problem, theirs.UserError) else None
     if missing is not None:
         return f"there is no API key for it; set {missing[1]}, or give open_model an api_key"
     if isinstance(problem, theirs.AgentRunError | theirs.UserError):
         return words or str(problem)
     return f"{type(problem).__name__}: {problem}"
+
+
+def _lost(problem: BaseException) -> httpx2.RequestError | None:
+    """What happened to the connection: the providers' libraries say only that there was none."""
+    # Some of them use the older HTTPX, whose errors have the same parts.
+    older = sys.modules.get("httpx")
+    kinds: tuple[type[Exception], ...] = (httpx2.RequestError, *([older.RequestError] if older else ()))
+    cause: BaseException | None = problem
+    while cause is not None:
+        # The request is part of the error, unless somebody else than the client raised it.
+        if isinstance(cause, kinds) and getattr(cause, "_request", None) is not None:
+            return cast("httpx2.RequestError", cause)
+        cause = cause.__cause__
+    return None
 
 
 def _own_words(body: object) -> str | None:

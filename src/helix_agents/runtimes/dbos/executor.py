@@ -16,7 +16,7 @@ from helix_agents.runtimes.dbos.system_database import system_database_beside
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper, new_owner
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
-from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
+from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_deps, check_room
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -72,6 +72,7 @@ class DBOSAgentExecutor(ExecutorCore):
         workflow_retention_ms: int | None = WEEK_MS,
         **settings: Unpack[ExecutorSettings],
     ) -> None:
+        check_deps(type(self), deps)
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         check_choice("DBOSAgentExecutor", "placement", placement, get_args(Placement))
         check_seconds("DBOSAgentExecutor", "poll_seconds", poll_seconds)

@@ -15,7 +15,10 @@ UNNOTICED_SECONDS = 1.0
 @contextmanager
 def told_if_it_takes_long(grace: float) -> Generator[None]:
     """Log what a process waits for while it leaves. Otherwise a person who pressed Ctrl-C sees a program that hangs."""
-    reason = f"waiting up to {grace:g} s for running steps; a second Ctrl-C leaves at once, and loses nothing committed"
+    reason = (
+        f"waiting up to {grace:g} s for running steps; a second Ctrl-C leaves at once, unless a sync function is "
+        "running, and loses nothing committed"
+    )
     loop = asyncio.get_running_loop()
     notice = loop.call_later(
         UNNOTICED_SECONDS, lambda: log_event("executor.leaving", logging.WARNING, grace=grace, reason=reason)

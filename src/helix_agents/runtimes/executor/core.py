@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import (
     AgentAlreadyRunningError,
+    DefinitionError,
     ExecutorClosedError,
     HelixError,
     NotARootSessionError,
@@ -83,6 +84,14 @@ from helix_agents.runtimes.executor.webhooks import Webhooks, checked_webhooks
 
 class ExecutorCore:
     """An executor over any runtime. Leaving its block lets running steps commit, then releases the rest."""
+
+    if not TYPE_CHECKING:  # A type checker refuses this itself.
+
+        def __new__(cls, *given: object, **_settings: object) -> Self:
+            if given:
+                name = cls.__name__
+                raise DefinitionError(name, f"it is opened by a URL: {name}.open({given[0]!r}, …).")
+            return super().__new__(cls)
 
     def __init__(
         self,

@@ -39,7 +39,9 @@ def messages_of(given: Input, key: str | None = None) -> tuple[UserMessage, ...]
     if isinstance(given, str):
         messages = (UserMessage(content=given),)
     else:
-        messages = tuple(given) if isinstance(given, Sequence) else (given,)
+        # The parts of bytes are numbers; it is the whole that is wrong.
+        is_list = isinstance(given, Sequence) and not isinstance(cast("object", given), bytes)
+        messages = tuple(cast("Sequence[UserMessage]", given) if is_list else [cast("UserMessage", given)])
     for message in messages:
         check_input(message, UserMessage, "message", "give a text, a UserMessage(content=…), or a list of UserMessage")
         if summarised_by(message) is not None:

@@ -59,7 +59,8 @@ class LeaseKeeper:
     """
 
     def __init__(self, store: SessionStateStore, owner: str, lease_ms: int) -> None:
-        if not lease_ms >= 1:
+        is_number = isinstance(lease_ms, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not (is_number and lease_ms >= 1):
             raise DefinitionError(
                 "Executor", f"lease_ms={lease_ms!r} is not a duration; a lease lasts at least one millisecond."
             )

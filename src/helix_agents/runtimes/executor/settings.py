@@ -61,6 +61,8 @@ def checked_agents(kind: type[Any], agents: Iterable[AnyAgent]) -> Iterable[AnyA
     """
     if isinstance(agents, Agent):
         raise DefinitionError(kind.__name__, f"agents={agents!r} is one agent, not a list; write agents=[…].")
+    if not isinstance(agents, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(kind.__name__, f"agents={agents!r} is not a list; write agents=[…].")
     given = list(agents)
     for each in given:
         if not isinstance(each, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -96,6 +98,17 @@ def check_workspaces_apart(agent: AnyAgent, known: AgentRegistry) -> None:
     workspace_providers((*given, *(each for each in known.everyone() if each.name not in names)))
 
 
+def check_deps(kind: type[Any], deps: object) -> None:
+    """Reject deps that are not the function that opens them.
+
+    Raises:
+        DefinitionError: it is no function.
+    """
+    if deps is not None and not callable(deps):
+        cure = "give one that takes the session's id and its user, and returns an async context manager"
+        raise DefinitionError(kind.__name__, f"deps={deps!r} is not a function; {cure}.")
+
+
 def check_room(kind: type[Any], **limits: int | None) -> None:
     """Reject a limit under which nothing would ever run.
 
@@ -114,12 +127,13 @@ def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
         DefinitionError: names the setting, and lists the valid ones.
     """
     between = given.get("janitor_seconds")
-    if between is not None and not between > 0:
+    if between is not None and not (_is_number(between) and between > 0):
         raise DefinitionError(
             kind.__name__,
             f"janitor_seconds={between!r} is not a number of seconds between two rounds; None means no janitor.",
         )
-    if (grace := given.get("grace", 0)) is None or not grace >= 0:
+    grace = given.get("grace", 0)
+    if not (_is_number(grace) and grace >= 0):
         raise DefinitionError(kind.__name__, f"grace={grace!r} is not a number of seconds.")
     check_hooks(each_hooks(given.get("hooks")), kind.__name__)
     if not isinstance(given.get("options"), EngineOptions | None):
@@ -132,3 +146,7 @@ def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
         close = get_close_matches(name, known, n=1)
         meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
         raise DefinitionError(kind.__name__, f"there is no setting {name!r}; {meant}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

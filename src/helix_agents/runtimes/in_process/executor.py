@@ -11,7 +11,7 @@ from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper, new_owner
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
-from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
+from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_deps, check_room
 from helix_agents.runtimes.in_process.drivers import Drivers
 
 
@@ -69,6 +69,7 @@ class Executor(ExecutorCore):
         lease_ms: int = 15_000,
         **settings: Unpack[ExecutorSettings],
     ) -> None:
+        check_deps(type(self), deps)
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         drivers = Drivers(
             LeaseKeeper(state, new_owner(), lease_ms),

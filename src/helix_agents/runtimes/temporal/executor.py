@@ -13,7 +13,7 @@ from helix_agents.ports.usage_store import UsageStore
 from helix_agents.runtimes.executor.core import ExecutorCore
 from helix_agents.runtimes.executor.leases import LeaseKeeper, new_owner
 from helix_agents.runtimes.executor.opening import OpeningExecutor, chosen_store
-from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_room
+from helix_agents.runtimes.executor.settings import ExecutorSettings, OpenSettings, check_deps, check_room
 from helix_agents.runtimes.temporal.options import DEFAULT_ADDRESS, TemporalOptions
 from helix_agents.runtimes.temporal.runtime import TemporalRuntime
 
@@ -65,6 +65,7 @@ class TemporalAgentExecutor(ExecutorCore):
         max_parallel_tools: int | None = None,
         **settings: Unpack[ExecutorSettings],
     ) -> None:
+        check_deps(type(self), deps)
         check_room(type(self), max_running=max_running, max_parallel_tools=max_parallel_tools)
         names = {"address": address, "temporal_namespace": temporal_namespace, "task_queue": task_queue}
         for option, name in names.items():
