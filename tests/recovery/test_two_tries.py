@@ -313,6 +313,32 @@ async def test_a_reply_that_a_check_forbade_is_forbidden_and_paid_for_elsewhere_
     assert (await stage.parts.state.load_state(SESSION)).error == "no"
 
 
+async def test_a_late_try_that_forbids_its_reply_takes_nothing_back_of_the_reply_that_the_run_goes_on_with(
+    stage: Stage,
+):
+    gate = Gate()
+
+    async def forbid(ctx: RunContext[Any, Any], output: str) -> None:
+        if output == "One.":
+            await gate.wait()
+            raise FailRun("no")
+
+    model = ScriptedModel(["One.", "Two."], by="calls")
+    await stage.begin(Agent(name="writer", model=model, output_checks=[forbid]))
+    slow, quick = stage.process(), stage.process()
+    await quick.do("open")
+    late = asyncio.create_task(slow.do("ask_model", Ask(step=1)))
+    await gate.until_reached()
+    assert await quick.ask() == ()
+    gate.opened.set()
+    assert await within(late) == RunEnd(status="superseded")
+    ends = CommitRequest(batch=OpenBatch(step=1), outcome=Advance())
+    assert await quick.do("commit", ends) == CommitAck(next="ended", status="completed")
+    assert await spoken(stage.helix) == ["user: Go.", "assistant: Two."]
+    said = [chunk.delta for chunk in await stage.parts.streams.get_all_chunks(SESSION) if isinstance(chunk, TextDelta)]
+    assert said == ["Two."]
+
+
 @pytest.mark.parametrize("ran", ["with the old agent", "with the new agent"])
 @pytest.mark.parametrize("output", [Headed, None], ids=["another type", "a text"])
 async def test_an_output_that_a_deploy_made_invalid_before_its_commit_is_an_error_the_model_sees(

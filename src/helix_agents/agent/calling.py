@@ -71,7 +71,24 @@ async def call_possibly_slow(
         # A sync wrapper around an async function looks sync until it is called.
         if not inspect.isawaitable(result):
             return result
-        return await (asyncio.ensure_future(result) if apart else result)
+        return await (_apart(what, result) if apart else result)
+
+
+async def _apart(what: str, result: Awaitable[Any]) -> Any:
+    """Wait for it in a task of its own, which ends alone. Left to itself, a task that meets SystemExit passes it on to
+    the event loop, and that ends the process."""
+
+    async def contained() -> Any:
+        with Contained(what):
+            return await result
+
+    task = asyncio.ensure_future(contained())
+    try:
+        return await task
+    finally:
+        # A task that was cancelled before its first step never came to it.
+        if task.done() and inspect.iscoroutine(result):
+            result.close()
 
 
 def _on_thread(what: str, function: Callable[[], Any]) -> Any:

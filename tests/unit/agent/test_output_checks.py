@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from helix_agents import Agent, RetryOutput, ScriptedModel
+from helix_agents import Agent, RetryOutput, ScriptedModel, ToolContext
 from helix_agents.agent.output_checks import refused
 from helix_agents.domain.errors import DefinitionError, ToolInputError
 
@@ -56,7 +56,7 @@ async def test_a_sync_check_does_not_hold_up_the_event_loop() -> None:
     def look(ctx: Any, output: Any) -> None:
         met.append(threading.get_ident())
 
-    assert await refused([look], None, "x", in_thread=asyncio.to_thread) is None  # pyright: ignore[reportArgumentType]
+    assert await refused([look], ToolContext.standalone(), "x", in_thread=asyncio.to_thread) is None
     assert met != [threading.get_ident()]
 
 

@@ -367,10 +367,11 @@ async def test_a_decision_of_the_tool_passes_through_its_own_except_exception(de
     assert raised.value is decision
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["in the task", "apart"])
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
 @pytest.mark.parametrize("error", [ValueError("no"), StopIteration("no"), SystemExit(3), GeneratorExit("no")])
 async def test_anything_else_is_an_ordinary_exception_and_ends_nothing_but_the_call(
-    error: BaseException, sync: bool
+    error: BaseException, sync: bool, apart: bool
 ) -> None:
     def raising() -> None:
         raise error
@@ -379,7 +380,7 @@ async def test_anything_else_is_an_ordinary_exception_and_ends_nothing_but_the_c
         raise error
 
     with pytest.raises((ValueError, RuntimeError)) as raised:
-        await asyncio.wait_for(defined(raising if sync else async_raising).call(context(), {}), 5)
+        await asyncio.wait_for(defined(raising if sync else async_raising).call(context(), {}, apart=apart), 5)
     assert error in (raised.value, raised.value.__cause__) or isinstance(raised.value.__cause__, type(error))
 
 
