@@ -12,7 +12,13 @@ from helix_agents.agent.client_tools import ask_human
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.handoffs import Handoff
-from helix_agents.agent.hook_events import AgentCompleteEvent, AgentStartEvent, HandoffEvent, MessageEvent
+from helix_agents.agent.hook_events import (
+    AgentCompleteEvent,
+    AgentFailEvent,
+    AgentStartEvent,
+    HandoffEvent,
+    MessageEvent,
+)
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.skills import Skill
 from helix_agents.agent.tools import tool
@@ -23,7 +29,7 @@ from helix_agents.domain.errors import AgentMismatchError, InvalidInputError, In
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint, SessionFilter
 from helix_agents.domain.usage import TokenCount, UsageFilter
-from helix_agents.domain.writes import Replace, StepWrites
+from helix_agents.domain.writes import Append, Replace, StepWrites
 from helix_agents.llm.script import Call
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.memory.hashing import HashingEmbedder
@@ -341,6 +347,64 @@ class HandingOverContract(ScenarioContract):
         await completed(await helix.execute(billing, "Back", SESSION))
         assert (await helix.sessions.get(SESSION)).custom_state == {"notes": ["desk: one", "desk: two"]}
 
+    async def test_state_that_an_agent_without_state_left_alone_is_migrated_where_it_is_wanted_again(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        def migrate(state: dict[str, Any], version: int) -> dict[str, Any]:
+            return {"lines": [f"{version}: {each}" for each in state["notes"]]}
+
+        script = [reply(calls=[call("note", {"text": "one"}), hand_to("billing")]), "Yes.", hand_to("desk"), "There."]
+        plain: dict[str, Any] = {"state": None, "tools": []}
+        async with open_executor() as first:
+            desk, _ = desk_and_billing(*script, billing=plain)
+            await completed(await first.execute(desk, "Go", SESSION))
+        async with open_executor() as second:
+            newer: dict[str, Any] = {"state": Invoice, "version": 2, "migrate_state": migrate, "tools": []}
+            desk, _ = desk_and_billing(*script, desk=newer, billing=plain)
+            assert await completed(await second.execute(desk, "Back", SESSION)) == "There."
+            session = await second.sessions.get(SESSION)
+            assert session.custom_state == {"number": "", "lines": ["1: desk: one"]}
+            assert (session.held_by, session.agent_version) == (None, 2)
+
+    async def test_what_was_written_from_outside_is_handed_over_as_well(self, helix: Executor) -> None:
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        async def outside(text: str) -> None:
+            await helix.sessions.update_state(SESSION, StepWrites(ops=(Append(key="notes", items=[text]),)))
+
+        def fails(ctx: RunContext[Any], event: HandoffEvent) -> None:
+            raise FailRun("not today")
+
+        async def at_the_last_moment(ctx: RunContext[Any], event: AgentFailEvent) -> None:
+            await outside("at the end")
+
+        billing = Agent(name="billing", description="Money.", model=ScriptedModel([]), state=Invoice)
+        to = Handoff(billing, state=lambda case, given: Invoice(lines=list(case.notes)))
+        calls = [call("work"), call("note", {"text": "inside"})]
+        desk = Agent(
+            name="desk",
+            model=ScriptedModel([reply(calls=calls), hand_to("billing")]),
+            state=Case,
+            tools=[work, note],
+            handoffs=[to],
+            hooks=Hooks[Any, Any](on_handoff=fails, on_agent_fail=at_the_last_moment),
+        )
+        handle = await helix.execute(desk, "Go", SESSION)
+        await gate.until_reached()
+        await outside("meanwhile")
+        gate.opened.set()
+        assert (await failed(handle)).code == "hook_failed_run"
+        session = await helix.sessions.get(SESSION)
+        assert (session.held_by, session.custom_state["number"]) == ("billing", "")
+        assert sorted(session.custom_state["lines"]) == ["at the end", "desk: inside", "meanwhile"]
+        assert "notes" not in session.custom_state
+
     async def test_state_that_cannot_be_carried_over_fails_the_run_and_a_retry_hands_over_after_a_fix(
         self, open_executor: OpenExecutor, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -531,6 +595,31 @@ class HandingOverContract(ScenarioContract):
         assert await completed(handle) == "Yes?"
         assert await completed(waiting) == "Sure."
         assert model_of(desk).requests[-1].request.agent_type == "billing"
+
+    async def test_a_turn_that_waits_may_bring_state_for_the_agent_that_has_the_conversation(
+        self, helix: Executor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        model = ScriptedModel([hand_to("billing"), "Yes?", call("work"), "Worked.", "Noted."])
+        billing = Agent(name="billing", description="Money.", model=model, state=Invoice, tools=[work])
+        to = Handoff(billing, state=lambda case, given: Invoice(number="7"))
+        desk = Agent(name="desk", model=model, state=Case, handoffs=[to])
+        await completed(await helix.execute(desk, "Go", SESSION))
+        first = await helix.execute(desk, "Work", SESSION)
+        await gate.until_reached()
+        waiting = await helix.execute(desk, "And", SESSION, state={"number": "8"}, if_running="enqueue")
+        with pytest.raises(InvalidStateError):
+            await helix.execute(desk, "Or", SESSION, state={"notes": []}, if_running="enqueue")
+        gate.opened.set()
+        assert [await completed(each) for each in (first, waiting)] == ["Worked.", "Noted."]
+        assert (await helix.sessions.get(SESSION)).custom_state == {"number": "8", "lines": []}
 
     async def test_whoever_goes_back_to_before_the_handoff_finds_the_agent_of_then(
         self, open_executor: OpenExecutor
