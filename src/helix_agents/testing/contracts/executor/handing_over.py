@@ -899,9 +899,10 @@ class HandingOverContract(ScenarioContract):
         script = [reply(calls=[hand_to("billing"), spawn(name="h")]), "Yes?", hand_to("desk"), "It is done."]
         model = ScriptedModel(script)
         keeper = boss(keeps=helper, mode="non_blocking")
-        billing = Agent(
-            name="billing", description="Money.", model=model, handoffs=[Handoff("desk", description="All else.")]
-        )
+        clerk = boss(keeps=scripted([], {}, name="clerk", description="Counts."), mode="non_blocking")
+        back = Handoff("desk", description="All else.")
+        theirs = clerk.persistent_agents
+        billing = Agent(name="billing", description="Money.", model=model, handoffs=[back], persistent_agents=theirs)
         desk = Agent(name="desk", model=model, handoffs=[billing], persistent_agents=keeper.persistent_agents)
         async with open_executor() as helix:
             assert await completed(await helix.execute(desk, "Go", SESSION)) == "Yes?"
@@ -910,7 +911,12 @@ class HandingOverContract(ScenarioContract):
             [ref] = await helix._services.store.get_sub_session_refs(SESSION)  # pyright: ignore[reportPrivateUsage]
             await until(lambda: _has_status(helix, ref.sub_session_id, "completed"))
             assert await completed(await helix.execute(desk, "And?", SESSION)) == "It is done."
-            assert "hidden: companion_notice" in await spoken(helix)
+            # Who keeps it hears of it, and nobody else.
+            assert (await spoken(helix))[-3:] == [
+                "result handoff__desk#call_3_1: desk has the conversation from here on.",
+                "hidden: companion_notice",
+                "assistant: It is done.",
+            ]
 
 
 async def _has_status(helix: Executor, session_id: str, status: str) -> bool:
