@@ -21,12 +21,14 @@ from helix_agents.domain.queued import (
     QueuedTurnDropped,
 )
 from helix_agents.domain.sessions import BranchPoint, InterruptSet
+from helix_agents.engine.services import DAY_MS
 from helix_agents.flows.flow import flow
 from helix_agents.flows.flow_run import FlowRun
 from helix_agents.llm.scripted import ScriptedModel, call
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,
@@ -252,6 +254,25 @@ class SteeringContract(ScenarioContract):
         assert (await spoken(helix))[-2:] == ["user: Slowly", "assistant: Heard Slowly"]
         begun = [chunk for chunk in await chunks_of(resumed) if isinstance(chunk, RunResumed)]
         assert [[message.content for message in chunk.taken] for chunk in begun] == [["Slowly"]]
+
+    async def test_readers_hear_of_the_message_even_if_the_model_is_told_something_else_as_well(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        desk = _Desk()
+        [asked] = (await suspended(await helix.execute(desk.agent, "Where?", SESSION))).pending
+        clock.advance(8 * DAY_MS)
+        await completed(await helix.resume(desk.agent, SESSION))
+        first = await desk.held(helix)
+        await helix.submit_tool_result(SESSION, asked.tool_call_id, ToolAnswer(result="Beuel"))
+        await desk.steer(helix, "Slowly")
+        await helix.interrupt(SESSION)
+        await interrupted(first)
+        desk.let_go()
+        resumed = await helix.resume(desk.agent, SESSION)
+        await completed(resumed)
+        assert (await spoken(helix))[-3:-1] == ["user: Slowly", "hidden: late_answer"]
+        [begun] = [chunk for chunk in await chunks_of(resumed) if isinstance(chunk, RunResumed)]
+        assert [message.content for message in begun.taken] == ["Slowly"]
 
     async def test_a_turn_that_fails_leaves_the_message_to_the_next_one(self, helix: Executor) -> None:
         desk = _Desk(max_steps=1)
