@@ -25,7 +25,13 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.chunks import StatePatch
-from helix_agents.domain.errors import AgentMismatchError, InvalidInputError, InvalidStateError, UnknownAgentError
+from helix_agents.domain.errors import (
+    AgentMismatchError,
+    DefinitionError,
+    InvalidInputError,
+    InvalidStateError,
+    UnknownAgentError,
+)
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint, SessionFilter
 from helix_agents.domain.usage import TokenCount, UsageFilter
@@ -690,6 +696,18 @@ class HandingOverContract(ScenarioContract):
         desk, _ = desk_and_billing(*spent)
         result = await failed(await helix.execute(desk, "Go", "s-3", budget=Budget(tokens=200)))
         assert (result.code, model_of(desk).asked) == ("budget_exhausted", 2)
+
+    async def test_a_budget_in_dollars_of_a_call_needs_a_price_for_each_agent_that_may_take_over(
+        self, helix: Executor
+    ) -> None:
+        def price(model: str, tokens: TokenCount) -> float:
+            return 0.01
+
+        desk, _ = desk_and_billing("Hi.", desk={"prices": price}, billing={"model": "test:free"})
+        for budget in (Budget(cost_usd=1.0), Budget(cost_usd=1.0, scope="run")):
+            with pytest.raises(DefinitionError, match="of 'billing' is unknown"):
+                await helix.execute(desk, "Go", SESSION, budget=budget)
+        assert await helix.sessions.find(SESSION) is None
 
     async def test_the_output_is_what_the_agent_says_that_has_the_conversation_at_the_end(
         self, helix: Executor
