@@ -46,6 +46,7 @@ from helix_agents.ports.llm import ModelSettings
 from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.webhooks import Webhook
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.family import delegate
 from helix_agents.testing.contracts.executor.household import boss, spawn
 from helix_agents.testing.contracts.executor.stage import (
@@ -68,6 +69,7 @@ from helix_agents.testing.contracts.executor.stage import (
 from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.receiver import Receiver
 
+HOUR_MS = 60 * 60 * 1000
 HUNDRED = TokenCount(prompt=60, completion=40, total=100)
 
 
@@ -298,6 +300,28 @@ class HandingOverContract(ScenarioContract):
         desk, billing = desk_and_billing(hand_to("billing"), "Yes?", "Of course.")
         async with open_executor(agents=[billing, desk]) as third:
             assert await completed(await third.execute(desk, "Well?", SESSION)) == "Of course."
+
+    async def test_a_janitor_that_does_not_know_who_has_the_conversation_leaves_it_to_others(
+        self, open_executor: OpenExecutor, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        script = [hand_to("billing"), call("pay", {"amount": 5}, id="pay"), "Paid.", "That too."]
+        async with open_executor() as first:
+            desk, _ = desk_and_billing(*script)
+            await suspended(await first.execute(desk, "Go", SESSION))
+            waiting = await first.execute(desk, "And this", SESSION, if_running="enqueue")
+            await first.submit_tool_result(SESSION, "pay", ApprovalAnswer(approved=True))
+        clock.advance(HOUR_MS)
+        with caplog.at_level(logging.WARNING, logger="helix_agents"):
+            async with open_executor(agents=[scripted(["No."], {}, name="desk")]) as older:
+                swept = await older.sweep()
+                assert (swept.resumed, swept.recovered, swept.dequeued) == (0, 0, 0)
+        assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == []
+        desk, _ = desk_and_billing(*script)
+        async with open_executor(agents=[desk]) as other:
+            assert (await other.sweep()).resumed == 1
+            handle = await other.get_handle(desk, SESSION, waiting.run_id)
+            assert handle is not None
+            assert await completed(handle) == "That too."
 
     # -- state
 
