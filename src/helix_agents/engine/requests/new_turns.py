@@ -233,7 +233,8 @@ async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[Que
 async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> StartRun | None:
     """Start a turn with news in a session that is idle; the news and the record of it are one commit.
 
-    None if the session must not be woken: it was stopped or has failed, or it waits and is to keep waiting.
+    None if the session must not be woken: it was stopped or has failed, or it waits and is to keep waiting, or nobody
+    here knows the agent that has it.
 
     Raises:
         SessionNotFoundError, AgentAlreadyRunningError, NotARootSessionError, StateSchemaChangedError: it cannot start;
@@ -243,7 +244,10 @@ async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> Star
     waits = standing.suspended and standing.session.status == "active"
     if standing.session.status != "completed" and not (waits and wakeup.gives_up_waiting):
         return None
-    agent = await find_agent(services.store, services.agents, standing.session) or agent
+    known = await find_agent(services.store, services.agents, standing.session)
+    if known is None and standing.session.held_by is not None:
+        return None
+    agent = known or agent
     messages = tuple(news_message(text, WAKEUP) for text in wakeup.texts)
     writes = await checked_state(services, agent, standing)
     # News does not count as use of the session: it still expires when it would have.
