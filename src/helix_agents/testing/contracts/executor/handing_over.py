@@ -912,12 +912,8 @@ class HandingOverContract(ScenarioContract):
             assert (child.custom_state, child.status) == ({"notes": ["billing: paid 5"]}, "completed")
 
     async def test_a_companion_that_handed_over_keeps_its_conversation(self, helix: Executor) -> None:
-        model = ScriptedModel([hand_to("billing"), "Billing here.", "Billing again."])
-        billing = Agent(name="billing", description="Money.", model=model, state=Invoice, version=3)
-        to = Handoff(billing, state=lambda state, given: Invoice(number="7"))
-        helper = Agent(name="helper", description="Helps.", model=model, state=Case, handoffs=[to])
         again = call("companion__sendMessage", {"name": "h", "message": "And?"})
-        keeper = boss(spawn(name="h"), again, "Thanks.", keeps=helper)
+        keeper = boss(spawn(name="h"), again, "Thanks.", keeps=_handing_on())
         assert await completed(await helix.execute(keeper, "Go", SESSION)) == "Thanks."
         said = [line for line in await spoken(helix) if line.startswith("result")]
         assert ["Billing here." in said[0], "Billing again." in said[1]] == [True, True]
@@ -925,6 +921,20 @@ class HandingOverContract(ScenarioContract):
         session = await helix.sessions.get(child.session_id)
         assert (session.agent_type, session.held_by, session.agent_version) == ("helper", "billing", 3)
         assert session.custom_state == {"number": "7", "lines": []}
+
+    async def test_a_companion_whose_agent_a_deploy_took_away_is_left_alone(self, open_executor: OpenExecutor) -> None:
+        again = call("companion__sendMessage", {"name": "h", "message": "And?"})
+        async with open_executor() as first:
+            keeper = boss(spawn(name="h"), "Good.", keeps=_handing_on())
+            await completed(await first.execute(keeper, "Go", SESSION))
+        async with open_executor() as second:
+            keeper = boss("", "", again, "So be it.", keeps=scripted([], {}, name="helper", description="Helps."))
+            assert await completed(await second.execute(keeper, "And?", SESSION)) == "So be it."
+            [refused] = [line for line in await spoken(second) if line.startswith("error")]
+            assert refused == "error companion__sendMessage#call_3_1: companion_refused"
+            [child] = (await second.sessions.list(SessionFilter(parent_session_id=SESSION))).items
+            session = await second.sessions.get(child.session_id)
+            assert (session.status, session.custom_state) == ("completed", {"number": "7", "lines": []})
 
     async def test_a_companion_in_the_background_goes_on_though_its_keeper_handed_over(
         self, open_executor: OpenExecutor
@@ -959,6 +969,14 @@ class HandingOverContract(ScenarioContract):
                 "hidden: companion_notice",
                 "assistant: It is done.",
             ]
+
+
+def _handing_on() -> AnyAgent:
+    """A companion that hands its conversation over at once, to an agent with a state of its own."""
+    model = ScriptedModel([hand_to("billing"), "Billing here.", "Billing again."])
+    billing = Agent(name="billing", description="Money.", model=model, state=Invoice, version=3)
+    to = Handoff(billing, state=lambda state, given: Invoice(number="7"))
+    return Agent(name="helper", description="Helps.", model=model, state=Case, handoffs=[to])
 
 
 async def _has_status(helix: Executor, session_id: str, status: str) -> bool:
