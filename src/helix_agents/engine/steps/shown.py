@@ -109,10 +109,14 @@ class Shown:
 
 
 def has_to_be_picked(transcript: Sequence[Message], user_id: str | None) -> bool:
-    """Whether the transcript contains messages that the model must not see where they are."""
+    """Whether the transcript contains messages that the model must not see where they are. An agent that makes no
+    summaries may have the conversation of one that did."""
     # This runs for every transcript that is opened, so it examines hidden messages only.
     hidden = [each for each in transcript if type(each) is UserMessage and each.hidden]
-    return any(skills_told_by(each) is not None or is_told_to_another(each, user_id) for each in hidden)
+    return any(
+        skills_told_by(each) is not None or is_told_to_another(each, user_id) or summarised_by(each) is not None
+        for each in hidden
+    )
 
 
 def about_tokens(message: Message) -> int:

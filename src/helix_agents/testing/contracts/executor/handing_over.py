@@ -9,6 +9,7 @@ from typing_extensions import TypeForm
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.handoffs import Handoff
@@ -32,6 +33,7 @@ from helix_agents.domain.errors import (
     InvalidStateError,
     UnknownAgentError,
 )
+from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint, SessionFilter
 from helix_agents.domain.usage import TokenCount, UsageFilter
@@ -824,6 +826,15 @@ class HandingOverContract(ScenarioContract):
             (False, True),
             (True, False),
         ]
+
+    async def test_the_next_agent_is_shown_a_summary_in_place_of_what_it_replaces(self, helix: Executor) -> None:
+        short = Compaction(above_tokens=600, keep_tokens=20, model=ScriptedModel(lambda _: "They talked."))
+        desk, _ = desk_and_billing("x" * 2_000, "Yes?", hand_to("billing"), "Here.", desk={"compaction": short})
+        for said in ("y" * 2_000, "More.", "My invoice!"):
+            await completed(await helix.execute(desk, said, SESSION))
+        seen = [str(each.content) for each in model_of(desk).requests[-1].messages if isinstance(each, UserMessage)]
+        assert "They talked." in seen[0]
+        assert seen[1:] == ["More.", "My invoice!"]
 
     async def test_the_next_agent_remembers_what_the_user_said_to_the_one_before(
         self, open_executor: OpenExecutor, parts: Backend
