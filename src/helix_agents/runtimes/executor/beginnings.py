@@ -92,8 +92,8 @@ class Beginnings:
 
     def check(self, agent: AnyAgent, model: str | LLMAdapter | None, hooks: SomeHooks) -> LLMAdapter | None:
         """The model passed to this call. A run is refused before anything is written if its models, including those of
-        its sub-agents and of agents that may take over, cannot be opened here, if its tools take deps that nothing opens
-        here, or if its driver is in another process and would not get what was passed.
+        its sub-agents and of agents that may take over, cannot be opened here, if its tools take deps that nothing
+        opens here, or if its driver is in another process and would not get what was passed.
 
         Raises:
             InvalidInputError, UnknownModelError, MissingExtraError, DefinitionError, DepsNotOpenedError: it cannot be
