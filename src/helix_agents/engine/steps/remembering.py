@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -59,20 +60,31 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
 
 def _just_said(transcript: Sequence[Message]) -> str:
     """What the user said since the last reply; empty if a recollection was already told for it. An agent that has just
-    taken over answers what the user said to the one before."""
+    taken over also answers what the user said to the one before."""
+    said, at = _said_before(transcript, len(transcript))
+    if said is None:
+        return ""
+    results = takewhile(lambda each: isinstance(each, ToolMessage), reversed(transcript[:at]))
+    if any(map(hands_over, results)):
+        while at and not isinstance(transcript[at - 1], UserMessage):
+            at -= 1
+        earlier, _ = _said_before(transcript, at)
+        said = [*(earlier or ()), *said]
+    return "\n".join(filter(None, said))
+
+
+def _said_before(transcript: Sequence[Message], end: int) -> tuple[list[str] | None, int]:
+    """What the user said right before a place, and where that begins; None if a recollection was told for it."""
     said: list[str] = []
-    taken_over = False
-    for message in reversed(transcript):
-        taken_over = taken_over or (not said and hands_over(message))
+    for at in range(end, 0, -1):
+        message = transcript[at - 1]
         if not isinstance(message, UserMessage):
-            if taken_over and not said:
-                continue
-            break
+            return said[::-1], at
         if is_recollection(message):
-            return ""
+            return None, at
         if not message.hidden:
             said.append(_words(message))
-    return "\n".join(filter(None, reversed(said)))
+    return said[::-1], 0
 
 
 async def learn(scope: RunScope, work: StepWork) -> None:

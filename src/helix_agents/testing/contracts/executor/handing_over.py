@@ -836,18 +836,37 @@ class HandingOverContract(ScenarioContract):
         assert "They talked." in seen[0]
         assert seen[1:] == ["More.", "My invoice!"]
 
+    @pytest.mark.parametrize("steered", [False, True])
     async def test_the_next_agent_remembers_what_the_user_said_to_the_one_before(
-        self, open_executor: OpenExecutor, parts: Backend
+        self, open_executor: OpenExecutor, parts: Backend, steered: bool
     ) -> None:
         if parts.memories is None:
             return
-        await MemoryManager(parts.memories, embedder=HashingEmbedder()).save("ann", "Sails to Brest")
-        memory = Memory(embedder=HashingEmbedder())
-        desk, _ = desk_and_billing(hand_to("billing"), "To Brest.", billing={"memory": memory})
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        memories = MemoryManager(parts.memories, embedder=HashingEmbedder())
+        for text in ("Sails to Brest", "Eats no fish"):
+            await memories.save("ann", text)
+        memory = Memory(embedder=HashingEmbedder(), limit=2 if steered else 1)
+        calls = [hand_to("billing"), call("work")]
+        theirs, ours = {"memory": memory}, {"tools": [work]}
+        desk, _ = desk_and_billing(reply(calls=calls), "To Brest.", desk=ours, billing=theirs)
         async with open_executor(memories=parts.memories) as helix:
-            await completed(await helix.execute(desk, "Who sails to Brest?", SESSION, user_id="ann"))
-            assert (await spoken(helix))[3:] == ["hidden: recollection", "assistant: To Brest."]
-            assert "Sails to Brest" in str(model_of(desk).requests[-1].messages)
+            handle = await helix.execute(desk, "Who sails to Brest?", SESSION, user_id="ann")
+            await gate.until_reached()
+            if steered:
+                await helix.execute(desk, "And eats no fish?", SESSION, if_running="steer")
+            gate.opened.set()
+            await completed(handle)
+            assert (await spoken(helix))[-2:] == ["hidden: recollection", "assistant: To Brest."]
+            told = str(model_of(desk).requests[-1].messages)
+            assert ["Sails to Brest" in told, "Eats no fish" in told] == [True, steered]
 
     async def test_a_stop_before_the_handoff_leaves_the_conversation_where_it_is(self, helix: Executor) -> None:
         calls = [hand_to("billing"), call("pay", {"amount": 5}, id="pay")]
