@@ -123,7 +123,7 @@ async def bring_over(scope: RunScope, work: StepWork) -> Failure | None:
     if heir.handoff.state is not None or heir.left_by is not None:
         stored = await scope.services.store.load_state(scope.session.session_id)
         scope.take_state(stored.custom_state)
-        work.carried_from, work.carried_after = stored.version, None
+        work.carried_from, work.carried_over, work.carried_after = stored.version, NO_WRITES, None
     # What does not fit the state is refused with the commit, which then tries again without it.
     with suppress(InvalidWriteError):
         failure = bring_state(scope, work, heir)

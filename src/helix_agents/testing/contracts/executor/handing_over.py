@@ -723,6 +723,14 @@ class HandingOverContract(ScenarioContract):
         result = await failed(await helix.execute(desk, "Go", "s-3", budget=Budget(tokens=200)))
         assert (result.code, model_of(desk).asked) == ("budget_exhausted", 2)
 
+    async def test_a_budget_counts_what_sub_agents_used_before_its_agent_took_over(self, helix: Executor) -> None:
+        clerk = scripted([reply("Found it.", usage=HUNDRED)], {}, name="clerk", description="Looks things up.")
+        calls = reply(calls=[delegate("clerk"), hand_to("billing")])
+        limited: dict[str, Any] = {"budget": Budget(tokens=100)}
+        desk, _ = desk_and_billing(calls, "Done.", desk={"tools": [clerk.as_tool()]}, billing=limited)
+        result = await failed(await helix.execute(desk, "Go", SESSION))
+        assert (result.code, model_of(desk).asked) == ("budget_exhausted", 1)
+
     async def test_a_budget_in_dollars_of_a_call_needs_a_price_for_each_agent_that_may_take_over(
         self, helix: Executor
     ) -> None:
