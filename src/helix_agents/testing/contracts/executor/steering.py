@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.tools import tool
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.chunks import RunResumed, RunStarted, StepCommitted
@@ -424,6 +425,28 @@ class SteeringContract(ScenarioContract):
         assert await helix.sessions.queued(SESSION) == ()
         assert await completed(await helix.execute(desk.agent, "Milk", SESSION)) == "Heard Milk"
         assert await spoken(helix) == ["user: Hello", "assistant: Heard Hello", "user: Milk", "assistant: Heard Milk"]
+
+    async def test_the_task_of_a_turn_that_was_steered_outlives_a_summary(self, helix: Executor) -> None:
+        desk = _Desk()
+
+        @tool
+        async def read() -> str:
+            """Read something long."""
+            return "x" * 1_000
+
+        model = ScriptedModel([call("work"), *[call("read")] * 6, "Fertig."])
+        short = Compaction(above_tokens=600, keep_tokens=300, model=ScriptedModel(lambda _: "They read."))
+        agent = scripted((), {"model": model, "compaction": short}, name="desk", tools=[*desk.agent.tools, read])
+        first = await helix.execute(agent, "Count the fish", SESSION)
+        await desk.gate.until_reached()
+        await helix.execute(agent, "In German", SESSION, if_running="steer")
+        desk.let_go()
+        assert await completed(first) == "Fertig."
+        for each in model.requests:
+            shown = str(each.messages)
+            assert "Count the fish" in shown
+            assert ("In German" in shown) == (each.request.step > 1)
+        assert "They read." in str(model.requests[-1].messages)
 
     async def test_a_message_goes_to_the_agent_that_the_user_talks_to(self, helix: Executor) -> None:
         below = _Desk(name="helper", description="Helps.")
