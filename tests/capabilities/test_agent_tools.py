@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from helix_agents import Agent, AnyAgent, ApprovalAnswer, Completed, Executor, ScriptedModel, Suspended
+from helix_agents.capabilities.housekeeping import EXECUTORS
 from helix_agents.capabilities.policy import Rule
+from helix_agents.capabilities.scopes import HOUSEKEEPING
 from helix_agents.capabilities.settings import Limits
 from helix_agents.capabilities.toolset import StateCapabilities, state_capabilities
 from helix_agents.domain.capability_errors import DecryptionFailed
 from helix_agents.domain.chunks import Custom, ToolApprovalRequest
-from helix_agents.domain.entries import EntryTransaction, Put, session_scope
+from helix_agents.domain.entries import EntryTransaction, Put, Remove, session_scope
 from helix_agents.domain.entry_plan import ONCE
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import ToolMessage, UserMessage
@@ -441,6 +443,18 @@ async def test_a_run_on_a_store_without_entries_is_told_so_and_goes_on(backend: 
     assert [str(content).count("have no place in this store") for content in told] == [1]
     assert backend.entries is not None
     assert await backend.entries.list_scopes("sys.") == ()
+
+
+async def test_what_agents_keep_that_only_take_over_or_work_for_others_is_looked_after(
+    world: World, entries: EntryStore
+) -> None:
+    helper = agent([], bundle_of(world), "helper", description="Helps.")
+    plain: dict[str, Any] = {"name": "ann", "model": ScriptedModel([])}
+    for ann in (Agent(**plain, handoffs=[helper]), Agent(**plain, tools=[helper.as_tool()])):
+        await entries.transact(EntryTransaction(changes=(Remove(scope=HOUSEKEEPING, key=EXECUTORS),), owner="test"))
+        async with Executor.open(world.url, agents=[ann]) as helix:
+            await helix.sweep()
+        assert await entries.find(HOUSEKEEPING, EXECUTORS) is not None
 
 
 async def test_a_store_without_entries_is_refused_by_name(tmp_path: Path) -> None:

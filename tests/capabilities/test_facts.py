@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, ask_human
+from helix_agents import Agent, ApprovalAnswer, Executor, ScriptedModel, ask_human, tool
 from helix_agents.capabilities import housekeeping
 from helix_agents.capabilities.alerts import close_alerts
 from helix_agents.capabilities.approval_rows import ApprovalRow
@@ -35,7 +35,7 @@ from helix_agents.domain.pending import PendingFilter
 from helix_agents.domain.records import encode
 from helix_agents.testing import call, reply
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.executor.stage import until
+from helix_agents.testing.contracts.executor.stage import Gate, until
 from tests.capabilities.test_agent_tools import bundle_of
 from tests.capabilities.worlds import World
 
@@ -104,6 +104,29 @@ async def test_who_waited_for_a_person_is_told_what_happened_meanwhile(each_worl
         await helix.submit_tool_result("s-1", "call_2_1", ApprovalAnswer(approved=False, reason="Not now."))
         await (await helix.resume(ann, "s-1")).result()
         assert await briefings(helix, "s-1") == [(["before"], []), (["meanwhile"], [])]
+
+
+async def test_a_message_in_the_middle_of_a_turn_does_not_hide_that_its_agent_acted(each_world: World) -> None:
+    gate = Gate()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait()
+        return "worked"
+
+    look = reply(calls=[LOOK])
+    model = ScriptedModel([look, call("work"), "Seen.", look, "Seen."])
+    ann = Agent(name="ann", model=model, tools=[work], capabilities=[bundle_of(each_world)])
+    async with Executor.open(each_world.url, agents=[ann]) as helix, each_world.open("bob") as bob:
+        await bob.shared.set("before", 1, expected_version=0)
+        first = await helix.execute(ann, "go", "s-1")
+        await gate.until_reached()
+        await helix.execute(ann, "quickly", "s-1", if_running="steer")
+        gate.opened.set()
+        await first.result()
+        await (await helix.execute(ann, "go", "s-1")).result()
+        assert await briefings(helix, "s-1") == [(["before"], []), ([], [])]
 
 
 async def test_of_many_changes_the_first_are_shown_and_all_are_counted(each_world: World) -> None:

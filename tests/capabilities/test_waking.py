@@ -313,6 +313,23 @@ async def test_the_subscription_of_a_session_that_is_gone_goes_with_it(each_worl
         assert (await entries_of(backend).list_entries("sys.subscriptions")).items == ()
 
 
+async def test_a_session_is_woken_only_where_the_agent_that_has_it_is_known(
+    each_world: World, backend: Backend
+) -> None:
+    bob = Agent(name="bob", description="Listens.", model=ScriptedModel(["", "", "Mine.", "Heard."]))
+    ann = watcher(each_world, reply(calls=[watching()]), reply(calls=[call("handoff__bob", {})]), handoffs=[bob])
+    async with executor(each_world, ann) as helix:
+        assert await (await helix.execute(ann, "go", SESSION)).output() == "Mine."
+    await write(each_world)
+    async with executor(each_world, watcher(each_world)) as helix:
+        assert await swept(helix) == 0
+    assert await turns(backend) == ["completed"]
+    async with executor(each_world, ann) as helix:
+        assert await swept(helix) == 1
+    assert await turns(backend) == ["completed", "completed"]
+    assert len(await news(backend)) == 1
+
+
 async def test_sessions_that_are_over_take_up_no_room_for_subscriptions(each_world: World, backend: Backend) -> None:
     each_world.limits = Limits(subscriptions=2)
     ann = watcher(each_world, *[reply(calls=[watching()]), "watching"] * 4)

@@ -16,6 +16,7 @@ from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.companions import PersistentAgent
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun, OutcomeUnknown, RetryTool, ToolFailed
+from helix_agents.agent.handoffs import Handoff
 from helix_agents.agent.history import ForgetToolResults, LastTurns
 from helix_agents.agent.outcomes import DidNotHappen, Happened, StillUnknown
 from helix_agents.agent.skills import Skill
@@ -29,6 +30,7 @@ from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
 from helix_agents.domain.runs import SUSPENDED
 from helix_agents.domain.sessions import BranchPoint, SessionFilter, SessionState
+from helix_agents.domain.transcript import HANDOFF, hands_over
 from helix_agents.domain.usage import UsageFilter
 from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.script import Call, Step
@@ -186,15 +188,25 @@ class Talk:
             """Hand the work in."""
             return text
 
-        clerk = self._agent("clerk", self._tools())
+        scribe = self._agent("scribe", self._tools())
+        clerk = self._agent("clerk", self._tools(), handoffs=[scribe])
         helper = self._agent("helper", [*self._tools(), sub_agent_tool(clerk)])
         steady, eager = self._agent("steady", self._tools()), self._agent("eager", self._tools())
         keeps = [PersistentAgent(steady, mode="blocking"), PersistentAgent(eager, mode="non_blocking")]
+        back = Handoff("boss", description="Whatever else.", state=lambda pad, given: Pad(**_without_moves(pad)))
+        deputy = self._agent(
+            "deputy",
+            [*self._tools(), sub_agent_tool(helper)],
+            state=Moved,
+            handoffs=[back],
+            history_processors=self._processors(),
+        )
         quiet = MemoryGeneration(every_turns=2, model=ScriptedModel(lambda _: "Nothing.", name="learner"))
         return self._agent(
             "boss",
             [*self._tools(), hand_in, sub_agent_tool(helper)],
             persistent_agents=keeps,
+            handoffs=[Handoff(deputy, state=lambda pad, given: Moved(**pad.model_dump(), moves=1))],
             memory=Memory(generation=quiet),
             skills=[Skill(name="tides", description="Reads tides.", body="Look at the moon. " * 8)],
             history_processors=self._processors(),
@@ -211,17 +223,17 @@ class Talk:
         return [each for each in messages[:-1] if random.random() < 0.8] + [messages[-1]]
 
     def _agent(self, name: str, tools: list[Any], **settings: Any) -> AnyAgent:
-        return Agent(
-            name=name,
-            description="Works.",
-            model=ScriptedModel(self._reply, name=MODEL),
-            tools=tools,
-            state=Pad,
-            max_steps=5,
-            retries=1,
-            compaction=Compaction(above_tokens=250, model=ScriptedModel(self._summarise, name="summariser")),
-            **settings,
-        )
+        common: dict[str, Any] = {
+            "name": name,
+            "description": "Works.",
+            "model": ScriptedModel(self._reply, name=MODEL),
+            "tools": tools,
+            "state": Pad,
+            "max_steps": 5,
+            "retries": 1,
+            "compaction": Compaction(above_tokens=250, model=ScriptedModel(self._summarise, name="summariser")),
+        }
+        return Agent(**(common | settings))
 
     def _summarise(self, request: ModelRequest) -> Step:
         random = Random(f"{self._seed}/{len(request.messages)}")
@@ -234,7 +246,7 @@ class Talk:
             return ModelRefusedError("scripted", "not today")
         if random.random() < 0.35:
             return reply("Done.")
-        names = {"boss": _CALLS, "helper": (*_SIMPLE, "clerk")}.get(request.agent_type, _SIMPLE)
+        names = _ASKED_FOR.get(request.agent_type, _SIMPLE)
         return reply("Well. ", calls=calls_of(random, names))
 
     def _look_at(self, request: ModelRequest) -> None:
@@ -243,6 +255,9 @@ class Talk:
         except AssertionError as problem:
             # What a model raises fails its run, and is kept for whoever looks at everything.
             self.illegal.append(f"{request.session_id}: {problem}")
+        said = holder_by(request.messages)
+        if self._seed % 3 == 0 and said not in (None, request.agent_type):
+            self.illegal.append(f"{request.agent_type} is asked in {request.session_id}, which {said} has")
 
     # -- what people do
 
@@ -572,6 +587,7 @@ class Talk:
             is_open = run.status in SUSPENDED
             transcript = [row.message for row in await self._parts.state.load_transcript(session.session_id)]
             self._check_transcript(session, transcript, is_open=is_open)
+            self._check_holder(session, transcript)
             await self.books.check(session, transcript)
             assert is_open or not waiting[session.session_id], f"{session.session_id} waits and is over: {self.did}"
             if session.parent_session_id is None:
@@ -618,6 +634,13 @@ class Talk:
         if session.suspension_context is None:
             outside = [note for note in session.custom_state["notes"] if self.books.is_from_outside(note)]
             check_pad(session.custom_state, transcript, outside, f"{session.session_id}: {self.did}")
+
+    def _check_holder(self, session: SessionState, transcript: Sequence[Message]) -> None:
+        """Whoever the transcript says has the session has it, with a state of its own."""
+        holder, about = holder_by(transcript) or session.agent_type, f"{session.session_id}: {self.did}"
+        assert session.worked_by == holder, f"{holder} does not have {about}"
+        assert session.held_by != session.agent_type, about
+        assert ("moves" in session.custom_state) == (holder == "deputy"), f"the state of another agent in {about}"
 
     def _check_sent(self, session: SessionState, transcript: Sequence[Message]) -> None:
         """Of a call that took effect nobody says that it did not, nor the other way round."""
@@ -675,6 +698,22 @@ class Talk:
         assert may_be_open or not open_calls, f"{session.session_id} ends in open calls: {self.did}"
 
 
+class Moved(Pad):
+    """The state of one that takes over."""
+
+    moves: int = 0
+
+
+def _without_moves(pad: Moved) -> dict[str, Any]:
+    return pad.model_dump(exclude={"moves"})
+
+
+def holder_by(messages: Sequence[Message]) -> str | None:
+    """To whom the conversation was handed over last, as far as these messages show."""
+    handed = [each.tool_name for each in messages if isinstance(each, ToolMessage) and hands_over(each)]
+    return handed[-1].removeprefix(HANDOFF) if handed else None
+
+
 def parts_of(parts: Backend) -> dict[str, Any]:
     """What an executor is given of a backend."""
     return {"state": parts.state, "streams": parts.streams, "usage": parts.usage, "memories": parts.memories}
@@ -708,7 +747,13 @@ async def _come_to_rest(here: Sequence[RecordingExecutor]) -> None:
 
 _WRITING = ("note", "spend", "mark", "shelve", "clear")
 _SIMPLE = (*_WRITING, "fail", "send", "pay", "wire", "ping", "post", "locate", "nonsense", "wrong")
-_CALLS = (*_SIMPLE, "helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end", "save", "look", "skill")
+_OF_BOSS = ("helper", "helper", "steady", "eager", "hand_in", "wait", "tell", "end", "save", "look", "skill")
+_ASKED_FOR = {
+    "boss": (*_SIMPLE, *_OF_BOSS, "deputy", "deputy"),
+    "deputy": (*_SIMPLE, "helper", "boss", "boss", "boss"),
+    "helper": (*_SIMPLE, "clerk"),
+    "clerk": (*_SIMPLE, "scribe", "scribe"),
+}
 
 
 def calls_of(random: Random, names: Sequence[str]) -> list[Call]:
@@ -739,6 +784,8 @@ def _call(random: Random, name: str) -> Call:
             return call(f"subagent__{name}", {"message": "Do it."})
         case "steady" | "eager":
             return call("companion__spawnAgent", {"agent": name, "initialMessage": "Do it."})
+        case "deputy" | "boss" | "scribe":
+            return call(f"{HANDOFF}{name}", {"reason": "It is yours."})
         case "tell":
             return call("companion__sendMessage", {"name": random.choice(_NAMES), "message": "And this."})
         case "wait":

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import pytest
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import client_tool
 from helix_agents.agent.context import ToolContext
+from helix_agents.agent.handoffs import Handoff
 from helix_agents.agent.tools import tool
 from helix_agents.backends.in_memory import InMemoryStateStore, InMemoryStreamManager, InMemoryUsageStore, Memory
 from helix_agents.domain.commits import StartRun
@@ -228,7 +229,19 @@ async def open_pool(*_: object) -> AsyncGenerator[Pool]:
     yield Pool()
 
 
-def fetcher(*script: Any, below: bool = False) -> AnyAgent:
+Place: TypeAlias = Literal["the agent", "a sub-agent", "one that takes over"]
+"""Who needs deps."""
+
+WORK: dict[Place, list[Any]] = {
+    "the agent": [call("fetch"), "Done."],
+    "a sub-agent": [call("subagent__helper", {"message": "Help."}), "Done."],
+    "one that takes over": [call("handoff__helper"), "Done."],
+}
+
+
+def fetchers(place: Place, *script: Any) -> list[AnyAgent]:
+    """The agent that is run comes first."""
+
     @tool
     async def fetch(ctx: ToolContext[None, Pool]) -> str:
         """Fetch."""
@@ -236,25 +249,29 @@ def fetcher(*script: Any, below: bool = False) -> AnyAgent:
 
     tools: list[Any] = [fetch, locate]
     model = ScriptedModel(list(script))
-    if not below:
-        return Agent(name="fetcher", model=model, tools=tools)
+    if place == "the agent":
+        return [Agent(name="fetcher", model=model, tools=tools)]
+    helper = Agent(name="helper", description="Helps.", model=model, tools=tools)
+    if place == "one that takes over":
+        handoff = Handoff("helper", description="Helps.")
+        return [Agent(name="fetcher", model=model, tools=[locate], handoffs=[handoff]), helper]
     helper = Agent(name="helper", description="Helps.", model=ScriptedModel(["Helped."]), tools=tools)
-    return Agent(name="fetcher", model=model, tools=[helper.as_tool(), locate])
+    return [Agent(name="fetcher", model=model, tools=[helper.as_tool(), locate])]
 
 
-@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("place", get_args(Place))
 @pytest.mark.parametrize("left", ["a run whose process died", "an answer that nobody went on with"])
 async def test_a_process_that_opens_no_deps_neither_takes_up_nor_begins_what_needs_them(
-    below: bool, left: str, caplog: pytest.LogCaptureFixture
+    place: Place, left: str, caplog: pytest.LogCaptureFixture
 ):
     died = left == "a run whose process died"
-    does = call("subagent__helper", {"message": "Help."}) if below else call("fetch")
-    agent = fetcher(*([does] if died else [call("locate"), does]), "Done.", below=below)
+    agents = fetchers(place, *([] if died else [call("locate")]), *WORK[place])
+    agent = agents[0]
     memory = Memory()
     store = InMemoryStateStore(memory)
     stores: dict[str, Any] = {"state": store, "streams": InMemoryStreamManager(memory)}
     stores["usage"] = InMemoryUsageStore(memory)
-    quiet: dict[str, Any] = {"agents": [agent], "janitor_seconds": None, "resume_grace_ms": 0, "grace": 0.0}
+    quiet: dict[str, Any] = {"agents": agents, "janitor_seconds": None, "resume_grace_ms": 0, "grace": 0.0}
     at = StopAt(kind="ask_model", effect=1, side="after") if died else None
     async with RecordingExecutor(recorder=Recorder(at), **stores, **quiet, deps=open_pool) as first:
         run = await first.execute(agent, "Go.", SESSION)

@@ -23,6 +23,7 @@ from helix_agents.domain.usage import TokenCount
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import open_backend
 from helix_agents.ports.llm import ModelEvent, ModelRequest, ModelSettings, ReplyDone
+from helix_agents.testing.contracts.executor.stage import Gate
 from helix_agents.tracing import OpenTelemetryHooks
 from helix_agents.tracing.contents import SWITCH
 from tests.tracing.measures import measuring, points_of
@@ -190,6 +191,29 @@ async def test_what_was_said_is_written_as_the_conventions_have_it(pictures: Pic
     top = pictures.one("invoke_agent writer").attributes
     assert json.loads(top["gen_ai.output.messages"])[0]["parts"] == [{"type": "text", "content": "A wave."}]
     assert "What is it?" in top["gen_ai.input.messages"]
+
+
+async def test_a_turn_that_was_steered_shows_all_that_was_said_in_it(pictures: Pictures) -> None:
+    gate = Gate()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await gate.wait()
+        return "worked"
+
+    agent = Agent(name="writer", model=ScriptedModel(["Hi.", call("work"), "Done."]), tools=[work])
+    hooks = OpenTelemetryHooks(tracer_provider=pictures.provider(), capture_content=True)
+    async with Executor.open("memory://", agents=[agent], hooks=hooks) as helix:
+        await (await helix.execute(agent, "Hello", "s-1")).result()
+        handle = await helix.execute(agent, "Go", "s-1")
+        await gate.until_reached()
+        await helix.execute(agent, "Quickly", "s-1", if_running="steer")
+        gate.opened.set()
+        await handle.result()
+    asked = [json.loads(each.attributes["gen_ai.input.messages"]) for each in pictures.named("invoke_agent writer")]
+    said = [[each["parts"][0]["content"] for each in turn] for turn in asked]
+    assert said == [["Hello"], ["Go", "Quickly"]]
 
 
 async def test_images_of_tools_are_told_without_their_bytes(pictures: Pictures) -> None:

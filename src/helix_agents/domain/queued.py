@@ -1,7 +1,7 @@
 """Messages that wait in a session: turns until it is free, and messages that the run in progress is to take in."""
 
 import hashlib
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import InvalidInputError, QueueFullError
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.messages import UserMessage
+from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.records import JSON, Record
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 
@@ -147,6 +147,23 @@ def taken_in(turns: Iterable[QueuedTurn]) -> tuple[UserMessage, ...]:
 def was_taken_in(message: UserMessage) -> bool:
     """Whether a run took this message in while it was going, so that no turn starts with it."""
     return message.metadata.get("helix") == STEERED
+
+
+def said_last(messages: Sequence[Message]) -> list[UserMessage]:
+    """What the user said last in a conversation: the message that began the turn, and those that it took in since."""
+    said: list[UserMessage] = []
+    for message in reversed(messages):
+        if isinstance(message, UserMessage) and not message.hidden:
+            said.append(message)
+            if not was_taken_in(message):
+                break
+    return said[::-1]
+
+
+def follows_a_step(messages: Iterable[Message]) -> bool:
+    """Whether the first of these messages was taken in by the commit of a step: it came after all that the step did."""
+    first = next(iter(messages), None)
+    return isinstance(first, UserMessage) and was_taken_in(first)
 
 
 def run_id_for(session_id: SessionId, key: str) -> RunId:

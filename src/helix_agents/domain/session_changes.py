@@ -4,6 +4,7 @@ The records here carry no custom state and none of the rows that others write: s
 `session_views.assembled` puts them together for a reader.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -107,6 +108,15 @@ def holder_at(session: SessionState, version: int) -> Holder:
         return holder_of(session)
     agent = next((each.agent for each in since if each.agent is not None), session.worked_by)
     return Holder(agent, since[0].agent_version)
+
+
+def holders_before(session: SessionState) -> Iterator[Holder]:
+    """Who had a session before, and in which version, the latest first. A branch does not know who had its source."""
+    agent = session.worked_by
+    for each in reversed(session.earlier_versions):
+        agent = each.agent or agent
+        if each.until >= BEGAN:
+            yield Holder(agent, each.agent_version)
 
 
 def has_changed_hands(session: SessionState) -> bool:

@@ -77,7 +77,7 @@ class RunScope:
     told about skills moves to the instructions, and what another user was told is left out.
 
     `budgets` come from the agent and from the caller of the turn. If the run `shares_budget`, its sub-agents spend from
-    one of them as well.
+    one of them as well, or from one of an agent that may take over.
     """
 
     def __init__(
@@ -134,10 +134,10 @@ class RunScope:
         self.model: LLMAdapter = given.model or services.adapter_of(agent.model)
         self.hooks = ordered(parent=given.above, executor=services.hooks, agent=agent.hooks, call=given.hooks)
         self.budgets = tuple(each for each in (agent.budget, session.budget) if each is not None)
-        self.shares_budget = any(budget.scope == "tree" for budget in self.budgets)
         # What is used now counts for the agents that may take over as well.
         heirs = services.agents.circle_of(agent).values() if agent.handoffs else ()
         self._budgets_ahead = tuple(each.budget for each in heirs if each.budget is not None)
+        self.shares_budget = any(budget.scope == "tree" for budget in (*self.budgets, *self._budgets_ahead))
         self.counts_spending = bool(self.budgets) or bool(self._budgets_ahead) or self.spends_from_above
         picks = agent.compaction is not None or agent.skill_provider is not None
         picks = picks or has_to_be_picked(self.transcript, session.user_id)

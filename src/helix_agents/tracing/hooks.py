@@ -29,7 +29,8 @@ from helix_agents.agent.hook_events import (
 )
 from helix_agents.agent.hooks import Hooks
 from helix_agents.domain.errors import HelixError
-from helix_agents.domain.messages import AssistantMessage, UserMessage
+from helix_agents.domain.messages import AssistantMessage
+from helix_agents.domain.queued import said_last
 from helix_agents.domain.traces import span_id_of_errand, span_id_of_run
 from helix_agents.domain.transcript import HANDOFF
 from helix_agents.ports.llm import ModelRequest
@@ -223,8 +224,7 @@ class OpenTelemetryHooks(Hooks[Any, Any]):
             "helix.run.steps": steps,
         }
         if self._contents:
-            asked = [each for each in ctx.transcript if isinstance(each, UserMessage) and not each.hidden]
-            about["gen_ai.input.messages"] = contents.messages_of(asked[-1:])
+            about["gen_ai.input.messages"] = contents.messages_of(said_last(ctx.transcript))
         return self._spans.start(
             f"invoke_agent {ctx.agent}",
             below=_above_run(ctx, told),

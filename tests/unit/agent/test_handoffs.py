@@ -23,7 +23,7 @@ from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.handoffs import circle_of
 from helix_agents.agent.output import fits_output
 from helix_agents.agent.registry import AgentRegistry
-from helix_agents.domain.errors import DefinitionError
+from helix_agents.domain.errors import DefinitionError, UnknownModelError
 from helix_agents.flows.flow_run import FlowRun
 
 MODEL = ScriptedModel([])
@@ -166,3 +166,11 @@ async def test_an_executor_refuses_what_it_cannot_carry_out_before_anything_runs
     async with Executor.open("memory://") as helix:
         with pytest.raises(DefinitionError, match="not an agent that is known here"):
             await helix.execute(billing, "Hello")
+
+
+async def test_a_run_is_refused_if_an_agent_that_is_only_named_could_not_work_here():
+    desk = agent("desk", handoffs=[Handoff("billing", description="Money.")])
+    async with Executor.open("memory://", agents=[desk, agent(model="nobodys:model")]) as helix:
+        with pytest.raises(UnknownModelError):
+            await helix.execute(desk, "Hello", "s-1")
+        assert await helix.sessions.find("s-1") is None

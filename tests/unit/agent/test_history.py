@@ -10,6 +10,7 @@ from helix_agents.agent.history import FORGOTTEN, processed
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Image, ToolCall, ToolMessage
 from helix_agents.domain.parts import in_json
+from helix_agents.domain.queued import STEERED, said_last
 from helix_agents.domain.summaries import Summarised, summary_message
 
 CTX: RunContext[Any, Any] = cast("RunContext[Any, Any]", None)
@@ -76,6 +77,17 @@ def test_a_turn_may_begin_with_several_messages() -> None:
     assert LastTurns(turns=2)(CTX, [*said, *several]) == [*said[4:], *several]
     summary = summary_message("In short.", Summarised(messages=4, replies=2))
     assert LastTurns(turns=1)(CTX, [summary, *several]) == [summary, *several]
+
+
+def test_messages_that_a_turn_took_in_belong_to_it() -> None:
+    said = turns(2)
+    steered = UserMessage(content="In German, please.", metadata={"helix": STEERED})
+    *before, answer = said
+    shown = [*before, steered, answer]
+    assert LastTurns(turns=1)(CTX, shown) == shown[4:]
+    assert LastTurns(turns=2)(CTX, [*before, steered]) == [*before, steered]
+    assert said_last(shown) == [said[4], steered]
+    assert said_last(said) == [said[4]]
 
 
 def test_the_last_turns_are_shown_behind_a_summary() -> None:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from helix_agents.domain.messages import AssistantMessage, Image, Message, Text, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.parts import in_json
+from helix_agents.domain.queued import STEERED
 from helix_agents.domain.summaries import Summarised, summarised_by, summary_message
 from helix_agents.engine.steps.corrections import INVALID_ARGUMENTS, Corrections
 from helix_agents.engine.steps.shown import TOKENS_PER_FILE, Shown, about_tokens
@@ -72,6 +73,20 @@ def test_the_last_exchange_stays_whatever_its_size():
     shown.follow()
     assert shown.cut(0) == 3
     assert shown.cut(100_000) == 1
+
+
+def test_results_that_the_model_has_not_read_stay_whatever_was_said_after_them():
+    begins: list[Message] = [UserMessage(content="Go."), *exchange(1, 10), *exchange(3, 4_000)]
+    for later in (
+        UserMessage(content="In German.", metadata={"helix": STEERED}),
+        UserMessage(content="A companion is done.", hidden=True),
+    ):
+        shown = Shown([*begins, later, later])
+        shown.follow()
+        assert shown.cut(0) == 3
+        shown = Shown([*begins, AssistantMessage(text="Well."), later])
+        shown.follow()
+        assert shown.cut(0) == len(begins) + 1
 
 
 def test_a_summary_alone_is_not_summarised_again():

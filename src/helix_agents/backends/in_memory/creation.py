@@ -14,6 +14,7 @@ from helix_agents.domain.checkpoints import BEGINNING, Cut, check_cut
 from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, ToolMessage
+from helix_agents.domain.queued import follows_a_step
 from helix_agents.domain.session_changes import BEGAN, branched, created, holder_at, holder_of
 from helix_agents.domain.sessions import BranchPoint, CreateSession, Holder
 from helix_agents.domain.transcript import missing_results, open_step, open_tail
@@ -106,6 +107,8 @@ def place_of(tables: Tables, source: SessionRow, point: BranchPoint) -> tuple[Se
 
 def _states_at(tables: Tables, source: SessionRow, messages: int) -> tuple[int, Holder]:
     """How many state writes belong to a session's first messages, and who has it there."""
+    while follows_a_step(map(message_of, messages_after(source.segment, messages, 1))):
+        messages += 1
     cut, part = Cut(messages, source.state_count), source.segment
     while True:
         whose = (source if part.owner is None else tables.sessions[part.owner]).record

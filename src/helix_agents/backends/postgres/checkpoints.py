@@ -2,7 +2,7 @@
 
 from helix_agents.backends.postgres.connection import Connection
 from helix_agents.backends.postgres.facet import Facet
-from helix_agents.backends.postgres.lineage import Segment, load_custom_state, load_segment
+from helix_agents.backends.postgres.lineage import Segment, load_custom_state, load_segment, read_messages
 from helix_agents.backends.postgres.paging import read_page
 from helix_agents.backends.postgres.rows import SessionHead, SessionRow, find_session, load_session, put, save_session
 from helix_agents.backends.session_rows import (
@@ -18,6 +18,7 @@ from helix_agents.domain.door import check_checkpoint
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.queued import follows_a_step
 from helix_agents.domain.records import JSON, decode
 from helix_agents.domain.session_changes import BEGAN, changed, holder_at
 from helix_agents.domain.sessions import CheckpointSource, Holder
@@ -123,6 +124,10 @@ async def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int
 
 async def state_count_at(connection: Connection, row: SessionRow, message_count: int) -> tuple[int, Holder]:
     """How many state writes belong to a session's first `message_count` messages, and who has it there."""
+    while follows_a_step(
+        each.message for each in await read_messages(connection, row.segment, message_count + 1, message_count + 1)
+    ):
+        message_count += 1
     cut, at = Cut(message_count, row.state_count), row.segment
     while True:
         found = await connection.one(

@@ -35,6 +35,7 @@ from helix_agents.domain.checkpoints import BEGINNING, Cut, check_cut
 from helix_agents.domain.errors import SessionAlreadyExistsError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import ToolMessage
+from helix_agents.domain.queued import follows_a_step
 from helix_agents.domain.session_changes import BEGAN, branched, created, holder_at, holder_of
 from helix_agents.domain.sessions import BranchPoint, CreateSession, Holder
 from helix_agents.domain.transcript import missing_results, open_step, open_tail
@@ -233,6 +234,8 @@ async def _state_at(
     tx: Transaction, source: Session, line: tuple[Stretch, ...], messages: int
 ) -> tuple[StatePlace, Holder]:
     """The place in the state log that belongs to a session's first messages, and who has the session there."""
+    while follows_a_step(await messages_after(tx, line, messages, 1)):
+        messages += 1
     cut = Cut(messages, source.row.state.count)
     line = await reaching(tx, line)
     for owner, parts in groupby(zip(line, await owners_of(tx, line), strict=True), key=lambda each: each[1]):

@@ -10,7 +10,7 @@ from helix_agents.backends.session_rows import (
 )
 from helix_agents.backends.sqlite.connection import Connection
 from helix_agents.backends.sqlite.facet import Facet
-from helix_agents.backends.sqlite.lineage import Segment, load_custom_state, load_segment
+from helix_agents.backends.sqlite.lineage import Segment, load_custom_state, load_segment, read_messages
 from helix_agents.backends.sqlite.paging import read_page
 from helix_agents.backends.sqlite.rows import SessionHead, SessionRow, find_session, load_session, save_session
 from helix_agents.domain.checkpoints import Checkpoint, CheckpointMeta, Cut
@@ -19,6 +19,7 @@ from helix_agents.domain.door import check_checkpoint
 from helix_agents.domain.errors import CheckpointNotFoundError
 from helix_agents.domain.ids import CheckpointId, SessionId
 from helix_agents.domain.paging import DEFAULT_LIMIT, Page, check_page
+from helix_agents.domain.queued import follows_a_step
 from helix_agents.domain.records import JSON, decode
 from helix_agents.domain.session_changes import BEGAN, changed, holder_at
 from helix_agents.domain.sessions import CheckpointSource, Holder
@@ -127,6 +128,10 @@ def created_at(connection: Connection, checkpoint_id: CheckpointId) -> int:
 
 def state_count_at(connection: Connection, row: SessionRow, message_count: int) -> tuple[int, Holder]:
     """How many state writes belong to a session's first `message_count` messages, and who has it there."""
+    while follows_a_step(
+        each.message for each in read_messages(connection, row.segment, message_count + 1, message_count + 1)
+    ):
+        message_count += 1
     cut, at = Cut(message_count, row.state_count), row.segment
     while True:
         found = connection.one(

@@ -331,7 +331,7 @@ class _CompanionCall:
         forever.
 
         Raises:
-            CompanionError: its kind is gone.
+            CompanionError: its kind is gone, or the agent that it handed over to.
             StateSchemaChangedError: its stored state no longer fits the agent.
         """
         session = await self._store.load_state(ref.sub_session_id)
@@ -457,8 +457,15 @@ class _CompanionCall:
         return StepEnd(await salvage(services, session, run), difference(session.custom_state, state))
 
     def _who_works(self, kind: PersistentAgent, session: SessionState) -> AnyAgent:
-        """The agent that works in a companion's session: one of this kind, or one that it handed over to."""
-        return find_holder(self._scope.services.agents, kind.agent, session) or kind.agent
+        """The agent that works in a companion's session: one of this kind, or one that it handed over to.
+
+        Raises:
+            CompanionError: it handed over to one that is not known here.
+        """
+        agent = find_holder(self._scope.services.agents, kind.agent, session)
+        if agent is None:
+            raise CompanionError(f"This companion handed over to {session.held_by!r}, which is not known here.")
+        return agent
 
     def _link(self, ref: SubSessionRef) -> ParentLink:
         """Lets only the parent's driver start the companion, and records the call that it is for."""

@@ -10,6 +10,7 @@ from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.parts import result_in_words
 from helix_agents.domain.pending import READY
 from helix_agents.domain.runs import SUSPENDED, RunRecord
+from helix_agents.domain.session_changes import has_changed_hands
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.sub_sessions import SubSessionRefUpdate
 from helix_agents.engine.children.meant_agents import find_agent
@@ -37,9 +38,10 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
     if not detached and (not keeps or step > 1):
         return
     store = scope.services.store
+    of_others = _kept_by_others(scope)
     updates: list[SubSessionRefUpdate] = []
     for ref in await store.get_sub_session_refs(scope.session.session_id):
-        if ref.mode != "persistent" or ref.status != "running":
+        if ref.mode != "persistent" or ref.status != "running" or ref.agent_type in of_others:
             continue
         run = await store.get_current_run(ref.sub_session_id)
         if run is None or run.status == "running" or run.status in SUSPENDED:
@@ -55,6 +57,16 @@ async def tell_finished_companions(scope: RunScope, step: int) -> None:
         scope.carried.tell_with_reply(notice)
         updates.append(end.ref_update)
     scope.carried.settled_companions = tuple(updates)
+
+
+def _kept_by_others(scope: RunScope) -> set[str]:
+    """The kinds of companions that only other agents keep: these hear of them when they have the conversation again."""
+    if not has_changed_hands(scope.session):
+        return set()
+    agents = scope.services.agents
+    known = (*agents.speakers_of(scope.session.agent_type), *agents.circle_of(scope.agent).values())
+    kinds = {kept.agent.name for each in known for kept in each.persistent_agents}
+    return kinds - {kept.agent.name for kept in scope.agent.persistent_agents}
 
 
 async def untold_at(

@@ -23,6 +23,14 @@ def find_holder(agents: AgentRegistry, own: AnyAgent | None, session: SessionSta
     return meant or agents.find(session.held_by)
 
 
+def find_entry(agents: AgentRegistry, session: SessionState) -> AnyAgent | None:
+    """The agent with which a root session continues here: its own one, which stands for whoever has it, or the one that
+    has it. None if that one is not known here."""
+    own = agents.find(session.agent_type)
+    holder = find_holder(agents, own, session)
+    return holder and (own or holder)
+
+
 async def line_of(store: SessionStateStore, agents: AgentRegistry, session: SessionState) -> list[AnyAgent | None]:
     """The agents of all sessions above this one, starting with the root, followed by the one that works in it. Above,
     it is the one that delegates to the next, even if the session has been handed on since."""

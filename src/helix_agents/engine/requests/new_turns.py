@@ -149,18 +149,23 @@ async def plan_execute(
 
 
 async def waiting_turn(services: Services, agent: AnyAgent, turn: QueuedTurn, new: NewSession) -> QueuedTurn | None:
-    """The turn, if it has to wait so that it disturbs no other: behind a turn that is running, waits for an answer, or
-    died and is to be continued; or behind turns that came before it, in a session that was stopped. None if it may
-    start.
+    """The turn, with the state that it is to set, if it has to wait so that it disturbs no other: behind a turn that is
+    running, waits for an answer, or died and is to be continued; or behind turns that came before it, in a session that
+    was stopped. None if it may start.
 
     Raises:
         NotARootSessionError, AgentMismatchError, NotTheOwnerError: it cannot start at all.
+        InvalidStateError, UnknownAgentError: the agent that has the session could not take that state, or is not known
+            here.
     """
     session = await find_root(services.store, turn.session_id)
     if session is None:
         return None
     new.check_user(session)
     check_agent(agent, session)
+    if new.state is not None:
+        wanted = given_state(agent_at_work(services, agent, session), new.state)
+        turn = msgspec.structs.replace(turn, state=wanted)
     run = await services.store.get_current_run(turn.session_id)
     if keeps_others_waiting(run):
         return turn
@@ -175,18 +180,16 @@ def queued_turn(
     session_id: SessionId,
     messages: tuple[UserMessage, ...],
     *,
-    state: Any,
     expires_in_ms: int | None,
     run_id: RunId | None,
     budget: Budget | None,
     steers: bool = False,
 ) -> QueuedTurn:
-    """A turn that is to wait, with everything that is needed to start it later."""
+    """A turn that is to wait, with everything that is needed to start it later, except the state that it is to set."""
     return QueuedTurn(
         session_id=session_id,
         run_id=run_id or services.ids.new("run"),
         messages=messages,
-        state=None if state is None else given_state(agent, state),
         expires_in_ms=agent.session_ttl_ms if expires_in_ms is None else expires_in_ms,
         budget=budget,
         steers=steers,
@@ -230,7 +233,8 @@ async def plan_queued(services: Services, agent: AnyAgent, waiting: Sequence[Que
 async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> StartRun | None:
     """Start a turn with news in a session that is idle; the news and the record of it are one commit.
 
-    None if the session must not be woken: it was stopped or has failed, or it waits and is to keep waiting.
+    None if the session must not be woken: it was stopped or has failed, or it waits and is to keep waiting, or nobody
+    here knows the agent that has it.
 
     Raises:
         SessionNotFoundError, AgentAlreadyRunningError, NotARootSessionError, StateSchemaChangedError: it cannot start;
@@ -240,7 +244,10 @@ async def plan_wake(services: Services, agent: AnyAgent, wakeup: Wakeup) -> Star
     waits = standing.suspended and standing.session.status == "active"
     if standing.session.status != "completed" and not (waits and wakeup.gives_up_waiting):
         return None
-    agent = await find_agent(services.store, services.agents, standing.session) or agent
+    known = await find_agent(services.store, services.agents, standing.session)
+    if known is None and standing.session.held_by is not None:
+        return None
+    agent = known or agent
     messages = tuple(news_message(text, WAKEUP) for text in wakeup.texts)
     writes = await checked_state(services, agent, standing)
     # News does not count as use of the session: it still expires when it would have.

@@ -21,7 +21,13 @@ from helix_agents.agent.hook_events import (
 )
 from helix_agents.domain.checkpoints import CheckpointMeta
 from helix_agents.domain.commits import Committed, StepCommit
-from helix_agents.domain.errors import InvalidWriteError, StateSizeExceededError, SupersededError, ToolInputError
+from helix_agents.domain.errors import (
+    InvalidWriteError,
+    StaleStateError,
+    StateSizeExceededError,
+    SupersededError,
+    ToolInputError,
+)
 from helix_agents.domain.ids import SessionId, ToolCallId
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
@@ -63,7 +69,7 @@ from helix_agents.engine.steps.answers import refused_input, tool_is_gone
 from helix_agents.engine.steps.ending import rest_of
 from helix_agents.engine.steps.executing import after_tool
 from helix_agents.engine.steps.fitting import fit_together
-from helix_agents.engine.steps.handing_over import bring_state, carry_over, in_hands_of, settle_handoffs
+from helix_agents.engine.steps.handing_over import bring_over, bring_state, carry_over, in_hands_of, settle_handoffs
 from helix_agents.engine.steps.news import tell_rest
 from helix_agents.engine.steps.outcomes import decide, end_batch, work_out
 from helix_agents.engine.steps.remembering import learn
@@ -318,6 +324,13 @@ async def _store_what_fits(scope: RunScope, work: StepWork) -> Committed:
     """Store the step, without the state writes that the store refuses, if there are any."""
     try:
         return await _store(scope, work)
+    except StaleStateError:
+        # Somebody changed the state that is handed over after it was looked at.
+        failure = await bring_over(scope, work)
+        if failure is not None:
+            work.fail(failure)
+            await _tell_end(scope, work)
+        return await _store_what_fits(scope, work)
     except (StateSizeExceededError, InvalidWriteError) as refused:
         if isinstance(refused, StateSizeExceededError) and refused.operation != "state":
             raise
@@ -357,6 +370,7 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
     store = scope.services.store
     session_id = scope.session.session_id
     step = work.batch.step
+    expected = work.carried_from
     await keep_files(scope, work)
     usage = _usage(scope, work)
     work.record["spent"] = spent_after(scope, usage, step_is_whole=not (work.suspended or work.announced))
@@ -369,10 +383,14 @@ async def _store(scope: RunScope, work: StepWork) -> Committed:
             end = _stream_end(scope, work)
             last = stream if end is None else stream or _nothing_more(scope)
             commit = _commit(scope, work, usage, last, end)
-            return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
+            return await store.save_state_and_promote_staging(
+                session_id, record, work.messages, meta, expected_version=expected, commit=commit
+            )
     meta = CheckpointMeta(step_id=work.step_id, step_count=step, stream_sequence=await scope.writer.flush())
     commit = _commit(scope, work, usage)
-    return await store.save_state_and_promote_staging(session_id, record, work.messages, meta, commit=commit)
+    return await store.save_state_and_promote_staging(
+        session_id, record, work.messages, meta, expected_version=expected, commit=commit
+    )
 
 
 def _stream_end(scope: RunScope, work: StepWork) -> StreamEnd | None:

@@ -13,6 +13,7 @@ from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent
 from helix_agents.domain.errors import ContextTooLongError, HelixError, ModelError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from helix_agents.domain.parts import in_words, result_in_words
+from helix_agents.domain.queued import said_last, was_taken_in
 from helix_agents.domain.recollections import is_recollection
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.summaries import summarised_by, summary_message
@@ -97,7 +98,7 @@ async def _compact(
         log_exception("history.compaction_failed", problem, **about)
         return await _gave_up(scope, step, shown, summaries)
     summarised = shown.summarised(until)
-    if not any(map(_is_spoken, messages[until:])):
+    if not any(map(_is_task, messages[until:])):
         text += _latest_words(scope.transcript[: summarised.messages], compaction.kept)
     summary = summary_message(f"{_OPENING}\n\n{text}", summarised)
     if about_tokens(summary) >= min(size, compaction.above_tokens):
@@ -198,17 +199,19 @@ class _Summaries:
         self._usage.extend(left.usage)
 
 
-def _is_spoken(message: Message) -> bool:
-    return isinstance(message, UserMessage) and not message.hidden
+def _is_task(message: Message) -> bool:
+    return isinstance(message, UserMessage) and not (message.hidden or was_taken_in(message))
 
 
 def _latest_words(before: Sequence[Message], keep_tokens: int) -> str:
-    """The user's latest message verbatim, so that the model keeps its task in the user's own words."""
-    said = next((each for each in reversed(before) if isinstance(each, UserMessage) and not each.hidden), None)
-    if said is None:
+    """The user's latest message verbatim, with what the turn took in since, so that the model keeps its task in the
+    user's own words."""
+    said = said_last(before)
+    if not said:
         return ""
     most = max(LEAST_OF_WHAT_IS_WANTED, min(keep_tokens * BYTES_PER_TOKEN, MOST_CHARACTERS_OF_A_RESULT))
-    return f"\n\n{_LATEST}\n\n{_shortened(_words(said), most)}"
+    words = "\n\n".join(map(_words, said))
+    return f"\n\n{_LATEST}\n\n{_shortened(words, most)}"
 
 
 def _told(messages: Sequence[Message]) -> Iterator[str]:

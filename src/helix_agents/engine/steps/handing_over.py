@@ -15,7 +15,7 @@ from helix_agents.domain.errors import InvalidWriteError, ToolInputError, Unknow
 from helix_agents.domain.limits import check_size
 from helix_agents.domain.messages import ToolCall, ToolMessage
 from helix_agents.domain.records import JSON, encode
-from helix_agents.domain.session_changes import held_by
+from helix_agents.domain.session_changes import held_by, holders_before
 from helix_agents.domain.sessions import Holder, SessionState
 from helix_agents.domain.texts import said_by
 from helix_agents.domain.writes import NO_WRITES, AppendToNonListError, apply_writes, difference
@@ -25,7 +25,7 @@ from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.answers import refused_input, tool_is_gone
 from helix_agents.engine.steps.executing import announce
-from helix_agents.engine.steps.patches import json_patch
+from helix_agents.engine.steps.patches import values_patch
 from helix_agents.engine.steps.step_work import Heir, StepWork
 from helix_agents.engine.steps.taking import who_works
 
@@ -60,16 +60,36 @@ async def _settled(scope: RunScope, work: StepWork, planned: PlannedCall) -> Res
     except UnknownAgentError as problem:
         log_event("handoff.unknown_agent", session_id=scope.session.session_id, agent=tool.handoff.agent_name)
         return _refused(call, f"The conversation was not handed over: {problem}")
-    work.heir = Heir(agent=agent, above=above, handoff=tool.handoff, tool_call_id=call.id, input=given)
+    left_by = await _left_by(scope, agent) if tool.handoff.state is None else None
+    work.heir = Heir(agent=agent, above=above, handoff=tool.handoff, tool_call_id=call.id, input=given, left_by=left_by)
     said = f"{agent.name} has the conversation from here on."
     return RestingResult(message=ToolMessage(tool_call_id=call.id, tool_name=call.name, content=said), told=False)
 
 
 async def _taking_over(scope: RunScope, handoff: Handoff) -> tuple[AnyAgent, SomeHooks]:
     """The agent that takes over: the same as any process would find in the session afterwards."""
-    name, session = handoff.agent_name, scope.session
-    after = msgspec.structs.replace(session, held_by=None if name == session.agent_type else name)
-    return await who_works(scope.services, after, scope.parent)
+    return await _in_hands_of(scope, handoff.agent_name)
+
+
+async def _in_hands_of(scope: RunScope, name: str) -> tuple[AnyAgent, SomeHooks]:
+    session = scope.session
+    there = msgspec.structs.replace(session, held_by=None if name == session.agent_type else name)
+    return await who_works(scope.services, there, scope.parent)
+
+
+async def _left_by(scope: RunScope, to: AnyAgent) -> tuple[AnyAgent, int] | None:
+    """Who wrote the state last, and the version of it that the state has, if the agent at work has none and leaves it
+    to the next one: there may have been a deploy since."""
+    if scope.agent.state is not None or to.state is None:
+        return None
+    for holder in holders_before(scope.session):
+        try:
+            agent, _ = await _in_hands_of(scope, holder.agent)
+        except UnknownAgentError:
+            return None
+        if agent.state is not None:
+            return agent, holder.version
+    return None
 
 
 def _finishes(work: StepWork) -> bool:
@@ -87,16 +107,32 @@ def _refused(call: ToolCall, sentence: str) -> RestingResult:
 async def carry_over(scope: RunScope, work: StepWork) -> None:
     """Work out the state that the next agent starts with, and tell readers what became of the handoffs. One that is
     not possible fails the run, and the session stays where it is."""
-    # What does not fit the state is refused with the commit, which then tries again without it.
-    with suppress(InvalidWriteError):
-        failure = None if work.heir is None else bring_state(scope, work, work.heir)
-        if failure is not None:
-            work.fail(failure)
-    if work.carried_over:
-        state = apply_writes(scope.custom_state, work.ops_of_calls)
-        await scope.show(scope.chunk(StatePatch, work.batch.step, patch=json_patch(work.carried_over, state)))
+    failure = await bring_over(scope, work)
+    if failure is not None:
+        work.fail(failure)
     for call in (each for each in work.batch.calls if each.kind == "handoff" and each.tool_call_id in work.results):
         await announce(scope, work.batch.step, work.results[call.tool_call_id].message, NO_WRITES)
+
+
+async def bring_over(scope: RunScope, work: StepWork) -> Failure | None:
+    """Turn the state into the next agent's, with everything that was written from outside, and tell readers; returns
+    why it is not possible."""
+    heir, failure = work.heir, None
+    if heir is None:
+        return None
+    if heir.handoff.state is not None or heir.left_by is not None:
+        stored = await scope.services.store.load_state(scope.session.session_id)
+        scope.take_state(stored.custom_state)
+        work.carried_from, work.carried_over, work.carried_after = stored.version, NO_WRITES, None
+    # What does not fit the state is refused with the commit, which then tries again without it.
+    with suppress(InvalidWriteError):
+        failure = bring_state(scope, work, heir)
+    if work.carried_over:
+        state = apply_writes(scope.custom_state, work.ops)
+        # Readers may not know of what was written from outside.
+        patch = values_patch(state, (op.key for op in work.carried_over.ops))
+        await scope.show(scope.chunk(StatePatch, work.batch.step, patch=patch))
+    return failure
 
 
 def bring_state(scope: RunScope, work: StepWork, heir: Heir) -> Failure | None:
@@ -114,7 +150,7 @@ def bring_state(scope: RunScope, work: StepWork, heir: Heir) -> Failure | None:
     except AppendToNonListError as problem:
         raise InvalidWriteError(session_id, problem.key, str(problem)) from problem
     try:
-        wanted = _state_for(scope.agent, heir, state)
+        wanted = _state_for(scope, heir, state)
         present = scope.services.present_state(to, wanted, to.version).custom_state
         if present != state:
             check_size(session_id, "state", len(encode(present)), scope.services.store.limits.state_bytes)
@@ -134,11 +170,14 @@ def in_hands_of(session: SessionState, heir: Heir) -> dict[str, Any]:
     return {name: getattr(after, name) for name in ("held_by", "agent_version", "earlier_versions")}
 
 
-def _state_for(agent: AnyAgent, heir: Heir, state: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def _state_for(scope: RunScope, heir: Heir, state: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """The state that the next agent starts with."""
     make = heir.handoff.state
-    if make is None:
+    if make is not None:
+        with Contained(f"The state function of the handoff to {heir.agent.name!r}"):
+            made = make(scope.agent.state_type.load(state), heir.input)
+        return heir.agent.initial_state(made)
+    if heir.left_by is None:
         return state
-    with Contained(f"The state function of the handoff to {heir.agent.name!r}"):
-        made = make(agent.state_type.load(state), heir.input)
-    return heir.agent.initial_state(made)
+    left_by, version = heir.left_by
+    return scope.services.present_state(left_by, state, version).custom_state

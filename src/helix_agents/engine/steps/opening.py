@@ -228,12 +228,15 @@ async def _tell_beginning(scope: RunScope, batch: OpenBatch | None, beginning: N
 
 def _taken_in(scope: RunScope) -> tuple[UserMessage, ...]:
     """Messages at the end of the transcript that were sent to a run while it was going: the start of this run took them
-    in, or a run that died or was stopped before its model saw them."""
+    in, or a run that died or was stopped before its model saw them. What this run tells the model may follow them."""
     taken: list[UserMessage] = []
     for message in reversed(scope.transcript):
-        if not isinstance(message, UserMessage) or not was_taken_in(message):
+        if not isinstance(message, UserMessage):
             break
-        taken.append(message)
+        if was_taken_in(message):
+            taken.append(message)
+        elif not message.hidden:
+            break
     return tuple(taken[::-1])
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent
 from helix_agents.agent.memory import AgentMemory, Lesson
 from helix_agents.domain.errors import ModelError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
+from helix_agents.domain.queued import was_taken_in
 from helix_agents.domain.recollections import (
     REMEMBERED,
     is_learned_from,
@@ -59,20 +61,31 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
 
 def _just_said(transcript: Sequence[Message]) -> str:
     """What the user said since the last reply; empty if a recollection was already told for it. An agent that has just
-    taken over answers what the user said to the one before."""
+    taken over also answers what the user said to the one before."""
+    said, at = _said_before(transcript, len(transcript))
+    if said is None:
+        return ""
+    results = takewhile(lambda each: isinstance(each, ToolMessage), reversed(transcript[:at]))
+    if any(map(hands_over, results)):
+        while at and not isinstance(transcript[at - 1], UserMessage):
+            at -= 1
+        earlier, _ = _said_before(transcript, at)
+        said = [*(earlier or ()), *said]
+    return "\n".join(filter(None, said))
+
+
+def _said_before(transcript: Sequence[Message], end: int) -> tuple[list[str] | None, int]:
+    """What the user said right before a place, and where that begins; None if a recollection was told for it."""
     said: list[str] = []
-    taken_over = False
-    for message in reversed(transcript):
-        taken_over = taken_over or (not said and hands_over(message))
+    for at in range(end, 0, -1):
+        message = transcript[at - 1]
         if not isinstance(message, UserMessage):
-            if taken_over and not said:
-                continue
-            break
+            return said[::-1], at
         if is_recollection(message):
-            return ""
+            return None, at
         if not message.hidden:
             said.append(_words(message))
-    return "\n".join(filter(None, reversed(said)))
+    return said[::-1], 0
 
 
 async def learn(scope: RunScope, work: StepWork) -> None:
@@ -96,7 +109,8 @@ async def learn(scope: RunScope, work: StepWork) -> None:
 async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
     assert memory.learns_every is not None
     said = _unlearned([*scope.transcript, *work.messages[len(scope.carried.notices) :]])
-    if sum(isinstance(each, UserMessage) for each in said) < memory.learns_every:
+    turns = sum(isinstance(each, UserMessage) and not was_taken_in(each) for each in said)
+    if turns < memory.learns_every:
         return
     step, round_ = work.batch.step, work.batch.round
     context = run_context(scope, step, scope.draft(), Notes())

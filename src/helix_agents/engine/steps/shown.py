@@ -61,17 +61,24 @@ class Shown:
     def cut(self, keep_tokens: int) -> int | None:
         """The index at which the latest messages of about so many tokens begin; None if there is nothing to summarise.
 
-        A result stays with its call, and the last exchange stays whatever its size.
+        A result stays with its call, and the last exchange stays whatever its size, with what was said after it.
         """
-        kept, begins = 0, None
+        kept, begins, unread = 0, None, self._unread()
         for at in range(len(self._messages) - 1, 0, -1):
             kept += self._sizes[at]
             if begins is not None and kept > keep_tokens:
                 break
-            if not isinstance(self._messages[at], ToolMessage):
+            if at < unread and not isinstance(self._messages[at], ToolMessage):
                 begins = at
         # Summarising only a summary would gain nothing.
         return begins if begins is not None and any(place != _NOWHERE for place in self._places[:begins]) else None
+
+    def _unread(self) -> int:
+        """The index after the last results, if the model has not read them yet; else the end."""
+        at = len(self._messages)
+        while at and isinstance(self._messages[at - 1], UserMessage):
+            at -= 1
+        return at if at and isinstance(self._messages[at - 1], ToolMessage) else len(self._messages)
 
     def summarised(self, until: int) -> Summarised:
         """What a summary of the messages before this one stands for."""
@@ -109,10 +116,14 @@ class Shown:
 
 
 def has_to_be_picked(transcript: Sequence[Message], user_id: str | None) -> bool:
-    """Whether the transcript contains messages that the model must not see where they are."""
+    """Whether the transcript contains messages that the model must not see where they are. An agent that makes no
+    summaries may have the conversation of one that did."""
     # This runs for every transcript that is opened, so it examines hidden messages only.
     hidden = [each for each in transcript if type(each) is UserMessage and each.hidden]
-    return any(skills_told_by(each) is not None or is_told_to_another(each, user_id) for each in hidden)
+    return any(
+        skills_told_by(each) is not None or is_told_to_another(each, user_id) or summarised_by(each) is not None
+        for each in hidden
+    )
 
 
 def about_tokens(message: Message) -> int:

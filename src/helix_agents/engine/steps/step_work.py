@@ -37,13 +37,15 @@ NOT_SUSPENDED: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Heir:
-    """The agent that a step hands its conversation over to, with the hooks of the agents above it."""
+    """The agent that a step hands its conversation over to, with the hooks of the agents above it. State that the agent
+    at work left alone was `left_by` another one, in that version of it."""
 
     agent: AnyAgent
     above: SomeHooks
     handoff: Handoff
     tool_call_id: ToolCallId
     input: Mapping[str, JSON]
+    left_by: tuple[AnyAgent, int] | None = None
 
 
 @dataclass
@@ -52,7 +54,8 @@ class StepWork:
     model's order, `usage` what hooks counted, and `entries` what capabilities keep of a run that comes to rest.
 
     `heir` is the agent that takes over with this commit. `carried_over` turns the state into that agent's, as it is
-    after the writes in `carried_after`.
+    after the writes in `carried_after`. If it was made from the stored state, that of the version `carried_from`, it
+    must not be stored over any other.
     """
 
     batch: OpenBatch
@@ -78,6 +81,7 @@ class StepWork:
     heir: Heir | None = None
     carried_over: StepWrites = NO_WRITES
     carried_after: tuple[WriteOp, ...] | None = None
+    carried_from: int | None = None
     new: tuple[RestingResult, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -133,7 +137,7 @@ class StepWork:
         """Take the handoff back: its call failed."""
         heir, self.heir = self.heir, None
         assert heir is not None
-        self.carried_over = NO_WRITES
+        self.carried_over, self.carried_from = NO_WRITES, None
         result = self.results[heir.tool_call_id]
         message = msgspec.structs.replace(result.message, content=reason, error=True, code=code)
         self.messages = [message if each is result.message else each for each in self.messages]

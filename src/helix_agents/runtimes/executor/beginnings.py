@@ -92,8 +92,8 @@ class Beginnings:
 
     def check(self, agent: AnyAgent, model: str | LLMAdapter | None, hooks: SomeHooks) -> LLMAdapter | None:
         """The model passed to this call. A run is refused before anything is written if its models, including those of
-        its sub-agents, cannot be opened here, if its tools take deps that nothing opens here, or if its driver is in
-        another process and would not get what was passed.
+        its sub-agents and of agents that may take over, cannot be opened here, if its tools take deps that nothing
+        opens here, or if its driver is in another process and would not get what was passed.
 
         Raises:
             InvalidInputError, UnknownModelError, MissingExtraError, DefinitionError, DepsNotOpenedError: it cannot be
@@ -101,16 +101,15 @@ class Beginnings:
         """
         check_of_one_call(hooks, model, works=self._runtime.works)
         self._left.check(agent)
-        check_memory_has_a_place(agent, self._services.memories)
-        check_workspaces_apart(agent, self._services.agents)
-        if model is not None:
-            adapter = self._models.adapter_of(model)
-            if agent.provider_tools:
-                agent.check_runs_provider_tools(adapter)
-            return adapter
-        if self._runtime.works:
-            self._models.open_all_of(agent)
-        return None
+        adapter = None if model is None else self._models.adapter_of(model)
+        for each in self._services.agents.circle_of(agent).values():
+            check_memory_has_a_place(each, self._services.memories)
+            check_workspaces_apart(each, self._services.agents)
+            if adapter is not None and each.provider_tools:
+                each.check_runs_provider_tools(adapter)
+            if adapter is None and self._runtime.works:
+                self._models.open_all_of(each)
+        return adapter
 
     async def to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         """Do work that must not stop half-way when its caller is cancelled. If it fails after that, the log says so.

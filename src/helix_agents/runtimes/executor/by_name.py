@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.domain.ids import SessionId
 from helix_agents.engine.children.detached import resume_detached
+from helix_agents.engine.children.meant_agents import find_entry
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.left_to_others import LeftToOthers
 
@@ -43,4 +44,4 @@ class ByName:
         return await resume_detached(self._services, root, self._owner())
 
     async def _agent_of(self, root: SessionId) -> AnyAgent | None:
-        return self._services.agents.of_session(await self._services.store.load_state(root))
+        return find_entry(self._services.agents, await self._services.store.load_state(root))

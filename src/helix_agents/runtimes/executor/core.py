@@ -129,7 +129,7 @@ class ExecutorCore:
             settings=settings,
         )
         self.sessions = sessions_of(self._services)
-        self._left = LeftToOthers(runtime)
+        self._left = LeftToOthers(runtime, known)
         self._beginnings = Beginnings(
             self._services,
             runtime,

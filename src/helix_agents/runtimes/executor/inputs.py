@@ -8,6 +8,7 @@ import msgspec
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.agent_checks import broken_hook, is_adapter
 from helix_agents.agent.budgets import check_budget
+from helix_agents.agent.handoffs import circle_of
 from helix_agents.agent.hooks import Hooks, SomeHooks, each_hooks
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.door import check_input
@@ -184,7 +185,9 @@ def check_budget_of_call(agent: AnyAgent, given: Budget | None) -> None:
     if given is not None:
         subject = f"A call of agent {agent.name!r}"
         check_budget(given, subject)
-        agent.check_priced(given, subject)
+        # It holds for whoever has the conversation.
+        for each in circle_of(agent).values():
+            each.check_priced(given, subject)
 
 
 def check_of_one_call(hooks: SomeHooks, model: object, *, works: bool) -> None:

@@ -167,7 +167,8 @@ class Janitor:
         entries = self._services.entries
         if entries is None:
             return
-        bundles = {id(bundle): bundle for agent in self._services.agents for bundle in agent.capabilities}
+        agents = self._services.agents.everyone()
+        bundles = {id(bundle): bundle for agent in agents for bundle in agent.capabilities}
         for bundle in bundles.values():
             try:
                 await bundle.sweep(entries, partial(is_over, self._services.store))

@@ -22,6 +22,7 @@ from helix_agents.domain.queued import QueuedTurn, TakenTurn
 from helix_agents.domain.results import RunResult
 from helix_agents.domain.runs import RunRecord
 from helix_agents.domain.sessions import InterruptOutcome, InterruptSet, StopKind
+from helix_agents.engine.children.meant_agents import find_entry
 from helix_agents.engine.effects import RunEnd
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.requests.cleanup import EXPIRED
@@ -194,7 +195,7 @@ class TurnQueue:
             if not waiting:
                 return "empty"
             turn = waiting[0]
-            agent = self._services.agents.of_session(await store.load_state(session_id))
+            agent = find_entry(self._services.agents, await store.load_state(session_id))
             if agent is None or self._leaves(agent):
                 return "held"
             start = await plan_queued(self._services, agent, waiting)

@@ -219,7 +219,6 @@ class Turns:
             agent,
             session_id,
             wanted.messages,
-            state=wanted.new.state,
             expires_in_ms=wanted.expires_in_ms,
             run_id=None if key is None else run_id_for(session_id, key),
             budget=wanted.budget,

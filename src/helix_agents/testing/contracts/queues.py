@@ -18,12 +18,13 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.queued import MOST_QUEUED, STEERED, QueueChange, QueuedTurn, TakenTurn
 from helix_agents.domain.runs import RunUpdate
-from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionFilter
+from helix_agents.domain.session_changes import held_by
+from helix_agents.domain.sessions import BranchPoint, CreateSession, Holder, SessionFilter
 from helix_agents.ports.state_store import SessionStateStore, StoreLimits
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.store_handles import StoreContract, StoreHandles
 from helix_agents.testing.requirements.registry import proves
-from helix_agents.testing.scenes import RUN, SESSION, commit, fence_of, queued, said, start
+from helix_agents.testing.scenes import RUN, SESSION, commit, fence_of, queued, said, set_key, start
 
 
 async def _waiting(store: SessionStateStore, session_id: str = SESSION) -> list[str]:
@@ -402,6 +403,29 @@ class QueuesContract(StoreContract):
         await start(store)
         assert await store.list_queued(SESSION) == ()
         assert await store.find_queued(SESSION, "r-3") is None
+
+    @proves("lineage.branch-at-message", "lineage.of-its-holder")
+    async def test_a_branch_without_the_messages_that_a_step_took_in_has_all_that_the_step_did(
+        self, store: SessionStateStore
+    ) -> None:
+        await start(store)
+        await commit(store, messages=[said("One")], writes=set_key("at", 1))
+        for run_id in ("r-2", "r-3"):
+            await store.queue_turn(_steering(run_id))
+        before = await store.load_state(SESSION)
+        handed = held_by(before, Holder("checker", 7), until=before.version)
+        fields = {name: getattr(handed, name) for name in ("held_by", "agent_version", "earlier_versions")}
+        did: dict[str, Any] = {"messages": [said("Two"), said("Too")], "writes": set_key("at", 2), "state": fields}
+        assert (await commit(store, 2, takes_messages=True, **did)).message_count == 5
+        await commit(store, 3, messages=[said("Three")], writes=set_key("at", 3))
+        found = [
+            await store.clone_session(BranchPoint(from_session_id=SESSION, message_count=count), f"b-{count}")
+            for count in range(7)
+        ]
+        assert [each.custom_state.get("at") for each in found] == [None, 1, 1, 2, 2, 2, 3]
+        assert [each.held_by for each in found] == [None, None, None, *["checker"] * 4]
+        await store.clone_session(BranchPoint(from_session_id="b-5", message_count=4), "branch")
+        assert (await store.load_state("branch")).custom_state == {"at": 2}
 
     @proves("queues.found")
     async def test_sessions_in_which_something_waits_are_found(self, handles: StoreHandles) -> None:

@@ -150,7 +150,7 @@ _LINEAGE = promised_by(
         "branch.",
         "lineage.branch-at-checkpoint": "A branch at a checkpoint has exactly the checkpoint's messages and state.",
         "lineage.branch-at-message": "A branch at a message count has those messages and the newest state that is not "
-        "later.",
+        "later; messages that a step took in come after all that the step did.",
         "lineage.branch-heals-open-calls": "Calls open at the end of a branch are answered as not executed.",
         "lineage.branch-keeps-held-results": "Results that an open step held at that point are kept by a branch or a "
         "rewind.",

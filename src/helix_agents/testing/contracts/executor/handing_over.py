@@ -9,21 +9,35 @@ from typing_extensions import TypeForm
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.client_tools import ask_human
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.handoffs import Handoff
-from helix_agents.agent.hook_events import AgentCompleteEvent, AgentStartEvent, HandoffEvent, MessageEvent
+from helix_agents.agent.hook_events import (
+    AgentCompleteEvent,
+    AgentFailEvent,
+    AgentStartEvent,
+    HandoffEvent,
+    MessageEvent,
+)
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.skills import Skill
 from helix_agents.agent.tools import tool
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.checkpoints import BEGINNING
 from helix_agents.domain.chunks import StatePatch
-from helix_agents.domain.errors import AgentMismatchError, InvalidInputError, InvalidStateError, UnknownAgentError
+from helix_agents.domain.errors import (
+    AgentMismatchError,
+    DefinitionError,
+    InvalidInputError,
+    InvalidStateError,
+    UnknownAgentError,
+)
+from helix_agents.domain.messages import UserMessage
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint, SessionFilter
 from helix_agents.domain.usage import TokenCount, UsageFilter
-from helix_agents.domain.writes import Replace, StepWrites
+from helix_agents.domain.writes import Append, Replace, StepWrites
 from helix_agents.llm.script import Call
 from helix_agents.llm.scripted import ScriptedModel, call, finish, reply
 from helix_agents.memory.hashing import HashingEmbedder
@@ -34,6 +48,7 @@ from helix_agents.ports.llm import ModelSettings
 from helix_agents.ports.state_store import StoreLimits
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.webhooks import Webhook
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.family import delegate
 from helix_agents.testing.contracts.executor.household import boss, spawn
 from helix_agents.testing.contracts.executor.stage import (
@@ -58,6 +73,7 @@ from helix_agents.testing.contracts.executor.stage import (
 from helix_agents.testing.contracts.executor.webhooks import SECRET
 from helix_agents.testing.receiver import Receiver
 
+HOUR_MS = 60 * 60 * 1000
 HUNDRED = TokenCount(prompt=60, completion=40, total=100)
 
 
@@ -289,6 +305,28 @@ class HandingOverContract(ScenarioContract):
         async with open_executor(agents=[billing, desk]) as third:
             assert await completed(await third.execute(desk, "Well?", SESSION)) == "Of course."
 
+    async def test_a_janitor_that_does_not_know_who_has_the_conversation_leaves_it_to_others(
+        self, open_executor: OpenExecutor, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        script = [hand_to("billing"), call("pay", {"amount": 5}, id="pay"), "Paid.", "That too."]
+        async with open_executor() as first:
+            desk, _ = desk_and_billing(*script)
+            await suspended(await first.execute(desk, "Go", SESSION))
+            waiting = await first.execute(desk, "And this", SESSION, if_running="enqueue")
+            await first.submit_tool_result(SESSION, "pay", ApprovalAnswer(approved=True))
+        clock.advance(HOUR_MS)
+        with caplog.at_level(logging.WARNING, logger="helix_agents"):
+            async with open_executor(agents=[scripted(["No."], {}, name="desk")]) as older:
+                swept = await older.sweep()
+                assert (swept.resumed, swept.recovered, swept.dequeued) == (0, 0, 0)
+        assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == []
+        desk, _ = desk_and_billing(*script)
+        async with open_executor(agents=[desk]) as other:
+            assert (await other.sweep()).resumed == 1
+            handle = await other.get_handle(desk, SESSION, waiting.run_id)
+            assert handle is not None
+            assert await completed(handle) == "That too."
+
     # -- state
 
     async def test_state_of_another_type_is_made_from_this_one_and_the_input(self, helix: Executor) -> None:
@@ -342,6 +380,64 @@ class HandingOverContract(ScenarioContract):
         assert (await helix.sessions.get(SESSION)).custom_state == {"notes": ["desk: one"]}
         await completed(await helix.execute(billing, "Back", SESSION))
         assert (await helix.sessions.get(SESSION)).custom_state == {"notes": ["desk: one", "desk: two"]}
+
+    async def test_state_that_an_agent_without_state_left_alone_is_migrated_where_it_is_wanted_again(
+        self, open_executor: OpenExecutor
+    ) -> None:
+        def migrate(state: dict[str, Any], version: int) -> dict[str, Any]:
+            return {"lines": [f"{version}: {each}" for each in state["notes"]]}
+
+        script = [reply(calls=[call("note", {"text": "one"}), hand_to("billing")]), "Yes.", hand_to("desk"), "There."]
+        plain: dict[str, Any] = {"state": None, "tools": []}
+        async with open_executor() as first:
+            desk, _ = desk_and_billing(*script, billing=plain)
+            await completed(await first.execute(desk, "Go", SESSION))
+        async with open_executor() as second:
+            newer: dict[str, Any] = {"state": Invoice, "version": 2, "migrate_state": migrate, "tools": []}
+            desk, _ = desk_and_billing(*script, desk=newer, billing=plain)
+            assert await completed(await second.execute(desk, "Back", SESSION)) == "There."
+            session = await second.sessions.get(SESSION)
+            assert session.custom_state == {"number": "", "lines": ["1: desk: one"]}
+            assert (session.held_by, session.agent_version) == (None, 2)
+
+    async def test_what_was_written_from_outside_is_handed_over_as_well(self, helix: Executor) -> None:
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        async def outside(text: str) -> None:
+            await helix.sessions.update_state(SESSION, StepWrites(ops=(Append(key="notes", items=[text]),)))
+
+        def fails(ctx: RunContext[Any], event: HandoffEvent) -> None:
+            raise FailRun("not today")
+
+        async def at_the_last_moment(ctx: RunContext[Any], event: AgentFailEvent) -> None:
+            await outside("at the end")
+
+        billing = Agent(name="billing", description="Money.", model=ScriptedModel([]), state=Invoice)
+        to = Handoff(billing, state=lambda case, given: Invoice(lines=list(case.notes)))
+        calls = [call("work"), call("note", {"text": "inside"})]
+        desk = Agent(
+            name="desk",
+            model=ScriptedModel([reply(calls=calls), hand_to("billing")]),
+            state=Case,
+            tools=[work, note],
+            handoffs=[to],
+            hooks=Hooks[Any, Any](on_handoff=fails, on_agent_fail=at_the_last_moment),
+        )
+        handle = await helix.execute(desk, "Go", SESSION)
+        await gate.until_reached()
+        await outside("meanwhile")
+        gate.opened.set()
+        assert (await failed(handle)).code == "hook_failed_run"
+        session = await helix.sessions.get(SESSION)
+        assert (session.held_by, session.custom_state["number"]) == ("billing", "")
+        assert sorted(session.custom_state["lines"]) == ["at the end", "desk: inside", "meanwhile"]
+        assert "notes" not in session.custom_state
 
     async def test_state_that_cannot_be_carried_over_fails_the_run_and_a_retry_hands_over_after_a_fix(
         self, open_executor: OpenExecutor, caplog: pytest.LogCaptureFixture
@@ -534,6 +630,31 @@ class HandingOverContract(ScenarioContract):
         assert await completed(waiting) == "Sure."
         assert model_of(desk).requests[-1].request.agent_type == "billing"
 
+    async def test_a_turn_that_waits_may_bring_state_for_the_agent_that_has_the_conversation(
+        self, helix: Executor
+    ) -> None:
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        model = ScriptedModel([hand_to("billing"), "Yes?", call("work"), "Worked.", "Noted."])
+        billing = Agent(name="billing", description="Money.", model=model, state=Invoice, tools=[work])
+        to = Handoff(billing, state=lambda case, given: Invoice(number="7"))
+        desk = Agent(name="desk", model=model, state=Case, handoffs=[to])
+        await completed(await helix.execute(desk, "Go", SESSION))
+        first = await helix.execute(desk, "Work", SESSION)
+        await gate.until_reached()
+        waiting = await helix.execute(desk, "And", SESSION, state={"number": "8"}, if_running="enqueue")
+        with pytest.raises(InvalidStateError):
+            await helix.execute(desk, "Or", SESSION, state={"notes": []}, if_running="enqueue")
+        gate.opened.set()
+        assert [await completed(each) for each in (first, waiting)] == ["Worked.", "Noted."]
+        assert (await helix.sessions.get(SESSION)).custom_state == {"number": "8", "lines": []}
+
     async def test_whoever_goes_back_to_before_the_handoff_finds_the_agent_of_then(
         self, open_executor: OpenExecutor
     ) -> None:
@@ -603,6 +724,26 @@ class HandingOverContract(ScenarioContract):
         desk, _ = desk_and_billing(*spent)
         result = await failed(await helix.execute(desk, "Go", "s-3", budget=Budget(tokens=200)))
         assert (result.code, model_of(desk).asked) == ("budget_exhausted", 2)
+
+    async def test_a_budget_counts_what_sub_agents_used_before_its_agent_took_over(self, helix: Executor) -> None:
+        clerk = scripted([reply("Found it.", usage=HUNDRED)], {}, name="clerk", description="Looks things up.")
+        calls = reply(calls=[delegate("clerk"), hand_to("billing")])
+        limited: dict[str, Any] = {"budget": Budget(tokens=100)}
+        desk, _ = desk_and_billing(calls, "Done.", desk={"tools": [clerk.as_tool()]}, billing=limited)
+        result = await failed(await helix.execute(desk, "Go", SESSION))
+        assert (result.code, model_of(desk).asked) == ("budget_exhausted", 1)
+
+    async def test_a_budget_in_dollars_of_a_call_needs_a_price_for_each_agent_that_may_take_over(
+        self, helix: Executor
+    ) -> None:
+        def price(model: str, tokens: TokenCount) -> float:
+            return 0.01
+
+        desk, _ = desk_and_billing("Hi.", desk={"prices": price}, billing={"model": "test:free"})
+        for budget in (Budget(cost_usd=1.0), Budget(cost_usd=1.0, scope="run")):
+            with pytest.raises(DefinitionError, match="of 'billing' is unknown"):
+                await helix.execute(desk, "Go", SESSION, budget=budget)
+        assert await helix.sessions.find(SESSION) is None
 
     async def test_the_output_is_what_the_agent_says_that_has_the_conversation_at_the_end(
         self, helix: Executor
@@ -704,18 +845,46 @@ class HandingOverContract(ScenarioContract):
             (True, False),
         ]
 
+    async def test_the_next_agent_is_shown_a_summary_in_place_of_what_it_replaces(self, helix: Executor) -> None:
+        short = Compaction(above_tokens=600, keep_tokens=20, model=ScriptedModel(lambda _: "They talked."))
+        desk, _ = desk_and_billing("x" * 2_000, "Yes?", hand_to("billing"), "Here.", desk={"compaction": short})
+        for said in ("y" * 2_000, "More.", "My invoice!"):
+            await completed(await helix.execute(desk, said, SESSION))
+        seen = [str(each.content) for each in model_of(desk).requests[-1].messages if isinstance(each, UserMessage)]
+        assert "They talked." in seen[0]
+        assert seen[1:] == ["More.", "My invoice!"]
+
+    @pytest.mark.parametrize("steered", [False, True])
     async def test_the_next_agent_remembers_what_the_user_said_to_the_one_before(
-        self, open_executor: OpenExecutor, parts: Backend
+        self, open_executor: OpenExecutor, parts: Backend, steered: bool
     ) -> None:
         if parts.memories is None:
             return
-        await MemoryManager(parts.memories, embedder=HashingEmbedder()).save("ann", "Sails to Brest")
-        memory = Memory(embedder=HashingEmbedder())
-        desk, _ = desk_and_billing(hand_to("billing"), "To Brest.", billing={"memory": memory})
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        memories = MemoryManager(parts.memories, embedder=HashingEmbedder())
+        for text in ("Sails to Brest", "Eats no fish"):
+            await memories.save("ann", text)
+        memory = Memory(embedder=HashingEmbedder(), limit=2 if steered else 1)
+        calls = [hand_to("billing"), call("work")]
+        theirs, ours = {"memory": memory}, {"tools": [work]}
+        desk, _ = desk_and_billing(reply(calls=calls), "To Brest.", desk=ours, billing=theirs)
         async with open_executor(memories=parts.memories) as helix:
-            await completed(await helix.execute(desk, "Who sails to Brest?", SESSION, user_id="ann"))
-            assert (await spoken(helix))[3:] == ["hidden: recollection", "assistant: To Brest."]
-            assert "Sails to Brest" in str(model_of(desk).requests[-1].messages)
+            handle = await helix.execute(desk, "Who sails to Brest?", SESSION, user_id="ann")
+            await gate.until_reached()
+            if steered:
+                await helix.execute(desk, "And eats no fish?", SESSION, if_running="steer")
+            gate.opened.set()
+            await completed(handle)
+            assert (await spoken(helix))[-2:] == ["hidden: recollection", "assistant: To Brest."]
+            told = str(model_of(desk).requests[-1].messages)
+            assert ["Sails to Brest" in told, "Eats no fish" in told] == [True, steered]
 
     async def test_a_stop_before_the_handoff_leaves_the_conversation_where_it_is(self, helix: Executor) -> None:
         calls = [hand_to("billing"), call("pay", {"amount": 5}, id="pay")]
@@ -791,12 +960,8 @@ class HandingOverContract(ScenarioContract):
             assert (child.custom_state, child.status) == ({"notes": ["billing: paid 5"]}, "completed")
 
     async def test_a_companion_that_handed_over_keeps_its_conversation(self, helix: Executor) -> None:
-        model = ScriptedModel([hand_to("billing"), "Billing here.", "Billing again."])
-        billing = Agent(name="billing", description="Money.", model=model, state=Invoice, version=3)
-        to = Handoff(billing, state=lambda state, given: Invoice(number="7"))
-        helper = Agent(name="helper", description="Helps.", model=model, state=Case, handoffs=[to])
         again = call("companion__sendMessage", {"name": "h", "message": "And?"})
-        keeper = boss(spawn(name="h"), again, "Thanks.", keeps=helper)
+        keeper = boss(spawn(name="h"), again, "Thanks.", keeps=_handing_on())
         assert await completed(await helix.execute(keeper, "Go", SESSION)) == "Thanks."
         said = [line for line in await spoken(helix) if line.startswith("result")]
         assert ["Billing here." in said[0], "Billing again." in said[1]] == [True, True]
@@ -804,6 +969,20 @@ class HandingOverContract(ScenarioContract):
         session = await helix.sessions.get(child.session_id)
         assert (session.agent_type, session.held_by, session.agent_version) == ("helper", "billing", 3)
         assert session.custom_state == {"number": "7", "lines": []}
+
+    async def test_a_companion_whose_agent_a_deploy_took_away_is_left_alone(self, open_executor: OpenExecutor) -> None:
+        again = call("companion__sendMessage", {"name": "h", "message": "And?"})
+        async with open_executor() as first:
+            keeper = boss(spawn(name="h"), "Good.", keeps=_handing_on())
+            await completed(await first.execute(keeper, "Go", SESSION))
+        async with open_executor() as second:
+            keeper = boss("", "", again, "So be it.", keeps=scripted([], {}, name="helper", description="Helps."))
+            assert await completed(await second.execute(keeper, "And?", SESSION)) == "So be it."
+            [refused] = [line for line in await spoken(second) if line.startswith("error")]
+            assert refused == "error companion__sendMessage#call_3_1: companion_refused"
+            [child] = (await second.sessions.list(SessionFilter(parent_session_id=SESSION))).items
+            session = await second.sessions.get(child.session_id)
+            assert (session.status, session.custom_state) == ("completed", {"number": "7", "lines": []})
 
     async def test_a_companion_in_the_background_goes_on_though_its_keeper_handed_over(
         self, open_executor: OpenExecutor
@@ -820,9 +999,10 @@ class HandingOverContract(ScenarioContract):
         script = [reply(calls=[hand_to("billing"), spawn(name="h")]), "Yes?", hand_to("desk"), "It is done."]
         model = ScriptedModel(script)
         keeper = boss(keeps=helper, mode="non_blocking")
-        billing = Agent(
-            name="billing", description="Money.", model=model, handoffs=[Handoff("desk", description="All else.")]
-        )
+        clerk = boss(keeps=scripted([], {}, name="clerk", description="Counts."), mode="non_blocking")
+        back = Handoff("desk", description="All else.")
+        theirs = clerk.persistent_agents
+        billing = Agent(name="billing", description="Money.", model=model, handoffs=[back], persistent_agents=theirs)
         desk = Agent(name="desk", model=model, handoffs=[billing], persistent_agents=keeper.persistent_agents)
         async with open_executor() as helix:
             assert await completed(await helix.execute(desk, "Go", SESSION)) == "Yes?"
@@ -831,7 +1011,20 @@ class HandingOverContract(ScenarioContract):
             [ref] = await helix._services.store.get_sub_session_refs(SESSION)  # pyright: ignore[reportPrivateUsage]
             await until(lambda: _has_status(helix, ref.sub_session_id, "completed"))
             assert await completed(await helix.execute(desk, "And?", SESSION)) == "It is done."
-            assert "hidden: companion_notice" in await spoken(helix)
+            # Who keeps it hears of it, and nobody else.
+            assert (await spoken(helix))[-3:] == [
+                "result handoff__desk#call_3_1: desk has the conversation from here on.",
+                "hidden: companion_notice",
+                "assistant: It is done.",
+            ]
+
+
+def _handing_on() -> AnyAgent:
+    """A companion that hands its conversation over at once, to an agent with a state of its own."""
+    model = ScriptedModel([hand_to("billing"), "Billing here.", "Billing again."])
+    billing = Agent(name="billing", description="Money.", model=model, state=Invoice, version=3)
+    to = Handoff(billing, state=lambda state, given: Invoice(number="7"))
+    return Agent(name="helper", description="Helps.", model=model, state=Case, handoffs=[to])
 
 
 async def _has_status(helix: Executor, session_id: str, status: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import RunContext
-from helix_agents.agent.tools import Tool, Wakeup
+from helix_agents.agent.tools import Tool, Wakeup, tool
 from helix_agents.domain.errors import ModelUnavailableError
 from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.recollections import REMEMBERED, is_recollection
@@ -246,6 +246,32 @@ class RememberingContract(ScenarioContract):
             assert (await transcript(other))[-1].metadata[REMEMBERED] == [kept.id]
             used = {each.source_name: each.calls for each in (await handle.usage()).sources}
             assert used["learner"] == 1
+
+    async def test_a_turn_that_was_steered_is_one_of_those_after_which_memories_are_made(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        if parts.memories is None:
+            return
+        gate = Gate()
+
+        @tool
+        async def work() -> str:
+            """Work."""
+            await gate.wait()
+            return "worked"
+
+        learner = ScriptedModel(lambda _: "Nothing.", name="learner")
+        memory = Memory(generation=MemoryGeneration(model=learner, every_turns=2))
+        agent = _agent(ScriptedModel([call("work"), "Done.", "Yes."]), memory, tools=[work])
+        async with open_executor(memories=parts.memories) as helix:
+            handle = await helix.execute(agent, "Go", SESSION, user_id=ANN)
+            await gate.until_reached()
+            await helix.execute(agent, "Quickly", SESSION, if_running="steer")
+            gate.opened.set()
+            await completed(handle)
+            assert learner.asked == 0
+            await _say(helix, agent, "Done?")
+            assert learner.asked == 1
 
     async def test_what_a_later_turn_shows_replaces_and_forgets_what_was_learned(
         self, open_executor: OpenExecutor, parts: Backend

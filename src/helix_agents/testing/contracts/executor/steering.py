@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.client_tools import client_tool
+from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.tools import tool
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.chunks import RunResumed, RunStarted, StepCommitted
@@ -21,12 +22,14 @@ from helix_agents.domain.queued import (
     QueuedTurnDropped,
 )
 from helix_agents.domain.sessions import BranchPoint, InterruptSet
+from helix_agents.engine.services import DAY_MS
 from helix_agents.flows.flow import flow
 from helix_agents.flows.flow_run import FlowRun
 from helix_agents.llm.scripted import ScriptedModel, call
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.runtimes.executor.handle import RunHandle
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import (
     SESSION,
     Gate,
@@ -253,6 +256,25 @@ class SteeringContract(ScenarioContract):
         begun = [chunk for chunk in await chunks_of(resumed) if isinstance(chunk, RunResumed)]
         assert [[message.content for message in chunk.taken] for chunk in begun] == [["Slowly"]]
 
+    async def test_readers_hear_of_the_message_even_if_the_model_is_told_something_else_as_well(
+        self, helix: Executor, clock: ManualClock
+    ) -> None:
+        desk = _Desk()
+        [asked] = (await suspended(await helix.execute(desk.agent, "Where?", SESSION))).pending
+        clock.advance(8 * DAY_MS)
+        await completed(await helix.resume(desk.agent, SESSION))
+        first = await desk.held(helix)
+        await helix.submit_tool_result(SESSION, asked.tool_call_id, ToolAnswer(result="Beuel"))
+        await desk.steer(helix, "Slowly")
+        await helix.interrupt(SESSION)
+        await interrupted(first)
+        desk.let_go()
+        resumed = await helix.resume(desk.agent, SESSION)
+        await completed(resumed)
+        assert (await spoken(helix))[-3:-1] == ["user: Slowly", "hidden: late_answer"]
+        [begun] = [chunk for chunk in await chunks_of(resumed) if isinstance(chunk, RunResumed)]
+        assert [message.content for message in begun.taken] == ["Slowly"]
+
     async def test_a_turn_that_fails_leaves_the_message_to_the_next_one(self, helix: Executor) -> None:
         desk = _Desk(max_steps=1)
         first = await desk.held(helix)
@@ -403,6 +425,28 @@ class SteeringContract(ScenarioContract):
         assert await helix.sessions.queued(SESSION) == ()
         assert await completed(await helix.execute(desk.agent, "Milk", SESSION)) == "Heard Milk"
         assert await spoken(helix) == ["user: Hello", "assistant: Heard Hello", "user: Milk", "assistant: Heard Milk"]
+
+    async def test_the_task_of_a_turn_that_was_steered_outlives_a_summary(self, helix: Executor) -> None:
+        desk = _Desk()
+
+        @tool
+        async def read() -> str:
+            """Read something long."""
+            return "x" * 1_000
+
+        model = ScriptedModel([call("work"), *[call("read")] * 6, "Fertig."])
+        short = Compaction(above_tokens=600, keep_tokens=300, model=ScriptedModel(lambda _: "They read."))
+        agent = scripted((), {"model": model, "compaction": short}, name="desk", tools=[*desk.agent.tools, read])
+        first = await helix.execute(agent, "Count the fish", SESSION)
+        await desk.gate.until_reached()
+        await helix.execute(agent, "In German", SESSION, if_running="steer")
+        desk.let_go()
+        assert await completed(first) == "Fertig."
+        for each in model.requests:
+            shown = str(each.messages)
+            assert "Count the fish" in shown
+            assert ("In German" in shown) == (each.request.step > 1)
+        assert "They read." in str(model.requests[-1].messages)
 
     async def test_a_message_goes_to_the_agent_that_the_user_talks_to(self, helix: Executor) -> None:
         below = _Desk(name="helper", description="Helps.")
