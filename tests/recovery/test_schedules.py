@@ -5,13 +5,17 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from helix_agents import Agent, Executor, ScriptedModel
 from helix_agents.domain.commits import RunStartCommitted, StartRun
 from helix_agents.domain.errors import StoreUnavailableError
+from helix_agents.domain.paging import Page
+from helix_agents.domain.schedules import Schedule
 from helix_agents.ports.backend import open_backend
+from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.stage import until, within
 from helix_agents.testing.workers import Processes
 from tests.recovery import schedule_jobs
@@ -82,6 +86,69 @@ async def test_an_executor_starts_a_turn_when_it_is_due_without_anybody_asking()
         await until(begun)
         [run] = (await helix.sessions.runs("s-1")).items
         assert run.started_at >= round(at.timestamp() * 1000)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_what_a_wrong_clock_left_is_due_in_time_again_when_the_clock_is_set_back(*, restarted: bool) -> None:
+    clock, hour = ManualClock(1_800_000_000_000), 3_600_000
+    async with await open_backend(f"memory://wrong-clock-of-schedules-{restarted}", clock=clock) as parts:
+
+        async def until_next_at(helix: Executor, expected: int) -> None:
+            async def is_so() -> bool:
+                schedule = await helix.schedules.find("hourly")
+                return schedule is not None and schedule.next_at == expected
+
+            await until(is_so)
+
+        settings: dict[str, Any] = {**settings_on(parts, CLERK), "janitor_seconds": 0.02}
+        later = clock.now_ms() + 400 * 24 * hour
+        async with Executor(**settings) as helix:
+            await helix.schedules.set("hourly", CLERK, "Tick", every=timedelta(hours=1))
+            await helix.schedules.set("later", CLERK, "Tick", every=1.0, at=datetime.fromtimestamp(later / 1000, UTC))
+            clock.advance(365 * 24 * hour)
+            await until_next_at(helix, clock.now_ms() + hour)
+            if not restarted:
+                clock.advance(-365 * 24 * hour)
+                await until_next_at(helix, clock.now_ms() + hour)
+        if restarted:
+            clock.advance(-365 * 24 * hour)
+        async with Executor(**settings) as helix:
+            await until_next_at(helix, clock.now_ms() + hour)
+            # A clock that is corrected by less than a day makes no time come twice.
+            clock.advance(-hour)
+            await until_next_at(helix, clock.now_ms() + 2 * hour)
+            schedule = await helix.schedules.find("later")
+            assert schedule is not None
+            assert schedule.next_at == later
+
+
+async def test_a_clock_that_is_behind_makes_nothing_due_when_it_is_set_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, year = ManualClock(1_800_000_000_000), 365 * 24 * 3_600_000
+    async with await open_backend("memory://clock-behind", clock=clock) as parts:
+        async with Executor(**settings_on(parts, CLERK)) as helix:
+            await helix.schedules.set("hourly", CLERK, "Tick", every=timedelta(hours=1))
+        list_schedules, list_due = parts.state.list_schedules, parts.state.list_due_schedules
+        looked, was_done = asyncio.Event(), asyncio.Event()
+
+        async def looking(**options: Any) -> Page[Schedule]:
+            looked.set()
+            return await list_schedules(**options)
+
+        async def looking_ahead(until: int, **options: Any) -> tuple[Schedule, ...]:
+            if looked.is_set():
+                was_done.set()
+            return await list_due(until, **options)
+
+        monkeypatch.setattr(parts.state, "list_schedules", looking)
+        monkeypatch.setattr(parts.state, "list_due_schedules", looking_ahead)
+        clock.advance(-20 * year)
+        settings: dict[str, Any] = {**settings_on(parts, CLERK), "janitor_seconds": 0.02}
+        async with Executor(**settings) as helix:
+            await within(was_done.wait())
+            clock.advance(20 * year)
+            schedule = await helix.schedules.find("hourly")
+            assert schedule is not None
+            assert schedule.next_at == clock.now_ms() + 3_600_000
 
 
 async def test_a_schedule_that_fails_keeps_no_other_waiting_and_is_tried_again(

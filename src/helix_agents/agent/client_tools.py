@@ -55,8 +55,12 @@ class InputType:
         for name in self._fixed:
             self.schema["properties"].pop(name)
 
+    def read(self, data: bytes | str) -> Any:
+        """An object of the type; raises pydantic's `ValidationError`."""
+        return self._adapter.validate_json(data)
+
     def parse(self, data: bytes | str) -> dict[str, JSON]:
-        given = self._adapter.dump_python(self._adapter.validate_json(data), mode="json", by_alias=True)
+        given = self._adapter.dump_python(self.read(data), mode="json", by_alias=True)
         return {**given, **self._fixed}
 
     def dump(self, values: Mapping[str, JSON]) -> dict[str, JSON]:

@@ -10,12 +10,13 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast, overlo
 import msgspec
 
 from helix_agents.agent.agent import Agent
+from helix_agents.agent.client_tools import InputType
 from helix_agents.agent.context import ToolContext
 from helix_agents.agent.names import SUBAGENT
-from helix_agents.agent.schemas import REFUSALS, jsonable, refusal
+from helix_agents.agent.schemas import REFUSALS, arguments_json, jsonable, refusal
 from helix_agents.agent.sub_agents import SubAgentTool
 from helix_agents.agent.tools import Tool
-from helix_agents.domain.errors import CallFailedError, DefinitionError, ToolInputError, ToolOutputError
+from helix_agents.domain.errors import CallFailedError, DefinitionError, ToolOutputError
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.messages import Message, Text, ToolMessage, UserMessage
 from helix_agents.domain.records import JSON, encode
@@ -51,11 +52,14 @@ class WaitingCall:
     def means_the_same(self, name: str, arguments: dict[str, JSON] | str) -> bool:
         """Whether the tool gets the same values from these arguments, which are written differently: a set has no
         order, and a field that was added since has its default."""
-        if name != self.tool.name or self.tool.signature is None:
+        if name != self.tool.name:
             return False
+        given = self.tool.input
+        # As JSON, two equal sets may differ.
+        read = given.read if isinstance(given, InputType) else given.parse
         try:
-            return bool(self.tool.parse(arguments) == self.tool.parse(self.arguments))
-        except (*REFUSALS, ToolInputError):
+            return bool(read(arguments_json(arguments)) == read(arguments_json(self.arguments)))
+        except REFUSALS:
             return False
 
     def settle(self, result: ToolMessage) -> None:

@@ -60,6 +60,8 @@ class StillLoop(asyncio.AbstractEventLoop):
                 handle = self._ready.popleft()
                 if not handle.cancelled():
                     handle._run()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+                # The traceback of a task that failed may refer to this frame, and would keep the task in a cycle.
+                del handle
         finally:
             sys.set_asyncgen_hooks(*hooks)
             self._is_running = False

@@ -16,18 +16,22 @@ from helix_agents.domain.errors import (
     CallerError,
     ConflictError,
     ExecutorClosedError,
+    InvalidInputError,
     ScheduleChangedError,
     SetupError,
     StoreClosedError,
 )
 from helix_agents.domain.ids import RunId, SessionId
-from helix_agents.domain.paging import MAX_LIMIT
+from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.schedules import LastTime, Schedule, ScheduleId
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
 from helix_agents.runtimes.executor.handle import RunHandle
 from helix_agents.runtimes.executor.inputs import Input
-from helix_agents.runtimes.executor.timetable import next_time
+from helix_agents.runtimes.executor.timetable import first_time, is_out_of_reach, next_time
+
+_DAY_MS = 86_400_000
+_EVER_MS = 2**53
 
 
 class Execute(Protocol):
@@ -67,11 +71,16 @@ class ScheduleRunner:
 
     async def run(self, interval_seconds: float) -> None:
         """Start turns when they are due, forever; schedules that other processes set are noticed once per interval."""
+        seen = _EVER_MS
         while True:
             self._asked.clear()
             wait = interval_seconds
             try:
                 await self.start_due()
+                now = self._services.store.now_ms()
+                if now < seen - _DAY_MS:
+                    await self._bring_back(now)
+                seen = now
                 wait = await self._until_next(interval_seconds)
             except (StoreClosedError, ExecutorClosedError):
                 return
@@ -95,6 +104,17 @@ class ScheduleRunner:
                 # A turn that cannot be started now does not hold up the others; it stays due.
                 log_exception("schedule.failed", problem, schedule_id=schedule.schedule_id)
         return started
+
+    async def _bring_back(self, now: int) -> None:
+        """Correct the next times that were worked out while the clock was wrong, and are more than a day later than
+        they can be."""
+        store = self._services.store
+        every = await whole_list(lambda offset: store.list_schedules(offset=offset, limit=MAX_LIMIT))
+        for schedule in await asyncio.to_thread(_out_of_reach, every, now):
+            corrected = replace(schedule, revision=self._services.ids.new("revision"))
+            with suppress(ScheduleChangedError):
+                await store.save_schedule(corrected, replaces=schedule.revision)
+                log_event("schedule.brought_back", logging.WARNING, schedule_id=schedule.schedule_id)
 
     async def _list_due(self, until: int) -> Sequence[Schedule]:
         found: list[Schedule] = []
@@ -196,6 +216,19 @@ class ScheduleRunner:
         if self._told.get(schedule.schedule_id) != reason:
             self._told[schedule.schedule_id] = reason
             log_event(event, logging.WARNING, schedule_id=schedule.schedule_id, **details)
+
+
+def _out_of_reach(schedules: Sequence[Schedule], now: int) -> list[Schedule]:
+    """Those of the schedules whose next time is out of reach, with a new one. A day is left to clocks that are
+    corrected: no time that has come once shall come again."""
+    found: list[Schedule] = []
+    for schedule in schedules:
+        # A process that cannot read a timetable leaves it to others.
+        with suppress(SetupError, InvalidInputError):
+            # Before a schedule was made, it is the clock of now that is wrong, as that of a machine that just started.
+            if schedule.created_at <= now and is_out_of_reach(schedule, now + _DAY_MS):
+                found.append(replace(schedule, next_at=first_time(schedule, now)))
+    return found
 
 
 def _is_recorded(schedule: Schedule, due_at: int) -> bool:

@@ -268,16 +268,20 @@ class FlowsContract(ScenarioContract):
             packed.append(parcel)
             return parcel
 
+        carrier = Agent(name="carrier", description="Carries.", model=ScriptedModel(lambda _: "carried"))
+        carry = carrier.as_tool(input=Parcel)
+
         def packing(rooms: list[int]) -> AnyAgent:
-            @flow(tools=[pack, shop.confirm])
+            @flow(tools=[pack, carry, shop.confirm])
             async def packing(run: FlowRun) -> str:
                 """Pack something twice."""
                 # These sets are equal, and list their elements in the order in which they got them.
                 weights = {"tea": 1.5, "b": 2.0, "a": 1e20}
                 parcel = Parcel(weights=weights, rooms=set(rooms), sent=datetime(2026, 5, 1, tzinfo=UTC))
                 same = await run.call(pack, parcel, "Ann", to=[Order(item="tea", count=2)])
+                said = await run.call(carry, weights=weights, rooms=set(rooms), sent=parcel.sent)
                 await run.call(shop.confirm)
-                return f"{same == parcel}"
+                return f"{said} {same == parcel}"
 
             return packing
 
@@ -285,7 +289,7 @@ class FlowsContract(ScenarioContract):
             [question] = (await suspended(await first.execute(packing([0, 8]), "Go", SESSION))).pending
         async with open_executor() as second:
             await second.submit_tool_result(SESSION, question.tool_call_id, ToolAnswer(result=True))
-            assert await completed(await second.resume(packing([8, 0]), SESSION)) == "True"
+            assert await completed(await second.resume(packing([8, 0]), SESSION)) == "carried True"
         assert len(packed) == 1
 
     async def test_a_function_waits_in_memory_between_its_steps(self, helix: Executor) -> None:
