@@ -12,6 +12,7 @@ from helix_agents.agent.context import DepsT, RunContext
 from helix_agents.agent.state_type import StateT
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from helix_agents.domain.queued import was_taken_in
 from helix_agents.domain.records import encode
 from helix_agents.domain.summaries import summarised_by
 from helix_agents.domain.transcript import as_shown
@@ -83,8 +84,8 @@ def _noted(result: ToolMessage) -> ToolMessage:
 class LastTurns:
     """Shows only the latest turns of a conversation: `Agent(history_processors=[LastTurns(turns=10)])`.
 
-    A turn begins with what the user says, in one message or several. A summary that an agent's `compaction` made stays
-    in front of them.
+    A turn begins with what the user says, in one message or several; what steers it is part of it. A summary that an
+    agent's `compaction` made stays in front of them.
 
     Raises:
         DefinitionError: `turns` is less than one.
@@ -104,7 +105,8 @@ class LastTurns:
 
 
 def _beginnings(messages: Sequence[Message], first: int) -> list[int]:
-    """Where turns begin: at each row of user messages of which one is visible; the hidden ones belong to the turn."""
+    """Where turns begin: at each row of user messages of which one is visible; the hidden ones belong to the turn. What
+    a turn took in while it was going begins none."""
     begins: list[int] = []
     row: int | None = None
     for at in range(first, len(messages)):
@@ -113,7 +115,7 @@ def _beginnings(messages: Sequence[Message], first: int) -> list[int]:
             row = None
             continue
         row = at if row is None else row
-        if not message.hidden and row not in begins[-1:]:
+        if not message.hidden and not was_taken_in(message) and row not in begins[-1:]:
             begins.append(row)
     return begins
 

@@ -10,6 +10,7 @@ from helix_agents.agent.history import FORGOTTEN, processed
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Image, ToolCall, ToolMessage
 from helix_agents.domain.parts import in_json
+from helix_agents.domain.queued import QueuedTurn, taken_in
 from helix_agents.domain.summaries import Summarised, summary_message
 
 CTX: RunContext[Any, Any] = cast("RunContext[Any, Any]", None)
@@ -76,6 +77,14 @@ def test_a_turn_may_begin_with_several_messages() -> None:
     assert LastTurns(turns=2)(CTX, [*said, *several]) == [*said[4:], *several]
     summary = summary_message("In short.", Summarised(messages=4, replies=2))
     assert LastTurns(turns=1)(CTX, [summary, *several]) == [summary, *several]
+
+
+def test_what_steers_a_turn_belongs_to_it() -> None:
+    said = turns(2)
+    sent = QueuedTurn(session_id="s-1", run_id="r-1", messages=(UserMessage(content="Be quick."),), steers=True)
+    steered = [*said[:-1], *taken_in([sent])]
+    assert LastTurns(turns=1)(CTX, steered) == steered[4:]
+    assert LastTurns(turns=2)(CTX, steered) == steered
 
 
 def test_the_last_turns_are_shown_behind_a_summary() -> None:
