@@ -190,7 +190,7 @@ def test_what_was_kept_never_shows_in_what_is_sent(requests: list[tuple[list[Mes
     for number, (said, how) in enumerate(requests):
         whole = [*messages, *said] if how == "grows" else said
         fields = {"grows": {}, "is chosen": {"chosen_from": (*whole, *messages)}, "is of another run": {}}[how]
-        run_id = f"r-{number}" if how == "is of another run" else "r-1"
+        run_id = f"another-{number}" if how == "is of another run" else "r-1"
         asked = question(*whole, run_id=run_id, **fields)
         fresh, _ = conversations()
         assert shown(kept.history(asked, "5m")) == shown(fresh.history(asked, "5m"))
