@@ -105,7 +105,8 @@ class LastTurns:
 
 
 def _beginnings(messages: Sequence[Message], first: int) -> list[int]:
-    """Where turns begin: at each row of user messages of which one is visible; the hidden ones belong to the turn."""
+    """Where turns begin: at each row of user messages of which one is visible; the hidden ones belong to the turn. What
+    a turn took in while it was going begins none."""
     begins: list[int] = []
     row: int | None = None
     for at in range(first, len(messages)):

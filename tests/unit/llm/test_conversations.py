@@ -2,11 +2,13 @@
 
 from typing import Any, cast
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from pydantic_ai.messages import ModelMessage, ModelRequest
 from pydantic_ai.models.test import TestModel
 
-from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from helix_agents.domain.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from helix_agents.llm.pydantic_ai.conversations import Conversations
 from helix_agents.llm.pydantic_ai.messages import MessageConverter
 from tests.support.asking import question
@@ -165,3 +167,31 @@ def test_the_mark_of_the_cache_is_never_remembered() -> None:
     assert isinstance(marked[-1], ModelRequest)
     assert len(marked[-1].parts) == 2
     assert shown(kept.history(question(*messages), None))[-1] == ["tool-return result 1"]
+
+
+KINDS = st.sampled_from(
+    [
+        UserMessage(content="go on"),
+        UserMessage(content="wait"),
+        AssistantMessage(text="I see."),
+        AssistantMessage(text="", thinking=(Thinking(text="Hm.", signature="c2ln"),)),
+        AssistantMessage(text="Let me look.", tool_calls=(ToolCall(id="call_a", name="search"),)),
+        ToolMessage(tool_call_id="call_a", tool_name="search", content="found"),
+        ToolMessage(tool_call_id="call_a", tool_name="search", content="forgotten"),
+    ]
+)
+HISTORIES = st.lists(KINDS, max_size=8).map(lambda rest: [UserMessage(content="hello"), *rest])
+
+
+@given(st.lists(st.tuples(HISTORIES, st.sampled_from(["grows", "is chosen", "is of another run"])), max_size=6))
+def test_what_was_kept_never_shows_in_what_is_sent(requests: list[tuple[list[Message], str]]) -> None:
+    kept, _ = conversations()
+    messages: list[Message] = [UserMessage(content="hello")]
+    for number, (said, how) in enumerate(requests):
+        whole = [*messages, *said] if how == "grows" else said
+        fields = {"grows": {}, "is chosen": {"chosen_from": (*whole, *messages)}, "is of another run": {}}[how]
+        run_id = f"another-{number}" if how == "is of another run" else "r-1"
+        asked = question(*whole, run_id=run_id, **fields)
+        fresh, _ = conversations()
+        assert shown(kept.history(asked, "5m")) == shown(fresh.history(asked, "5m"))
+        messages = whole if how != "is chosen" else messages

@@ -1,5 +1,6 @@
 """What goes wrong at a provider arrives as one of four errors, each saying whether asking again may help."""
 
+import json
 import socket
 from typing import Any
 
@@ -195,6 +196,25 @@ async def test_an_error_inside_a_stream_is_told_like_one_before_it(
     error = await failure_of(connect(wire))
     assert type(error) is ModelOverloadedError
     assert "come back later" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("invalid_prompt", ModelRefusedError),
+        ("image_too_large", ModelRefusedError),
+        ("server_error", ModelUnavailableError),
+        ("vector_store_timeout", ModelUnavailableError),
+    ],
+)
+async def test_a_refusal_inside_a_stream_of_openai_is_not_worth_repeating(
+    code: str, kind: type[ModelError], server: ProviderServer, connect: Any
+) -> None:
+    *_, completed = RESPONSES.frames(Wired(text="hi"))
+    ending = json.loads(completed.partition("data: ")[2])
+    ending["response"] |= {"status": "failed", "error": {"code": code, "message": "It failed."}}
+    server.will(Stream(frames=[event({**ending, "type": "response.failed"})]))
+    assert type(await failure_of(connect(RESPONSES))) is kind
 
 
 async def test_a_stream_that_makes_no_sense_may_make_some_next_time(server: ProviderServer, connect: Any) -> None:

@@ -1,6 +1,7 @@
 """Results with images and files: each provider is sent what it reads, and a note about the rest."""
 
 import json
+import struct
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from helix_agents.llm.pydantic_ai.messages import MessageConverter
 from helix_agents.ports.llm import ModelSettings
 from tests.support.asking import answer_of, question
 from tests.support.provider_server import ProviderServer
-from tests.support.provider_wire import ANTHROPIC, CHAT, GOOGLE, RESPONSES, Wire, Wired
+from tests.support.provider_wire import ANTHROPIC, BEDROCK, CHAT, GOOGLE, RESPONSES, Wire, Wired
 
 YES = Wired(text="yes")
 PNG = Image.of(b"hello", "image/png", "moon.png")
@@ -115,6 +116,50 @@ async def test_what_a_model_cannot_read_does_not_end_its_conversation(
 ) -> None:
     body = await asked(server, model, wire, *told(result(Text(text="Here:"), part)))
     assert "cannot be shown it" in json.dumps(body)
+
+
+def png(wide: int, high: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", wide, high)
+
+
+def jpeg(wide: int, high: int) -> bytes:
+    about = b"\xff\xe0\x00\x04JF" + b"\xff\xc4\x00\x03x"
+    return b"\xff\xd8" + about + b"\xff\xff\xc2\x00\x11\x08" + struct.pack(">HH", high, wide) + b"\x03\x01"
+
+
+def gif(wide: int, high: int) -> bytes:
+    return b"GIF89a" + struct.pack("<HH", wide, high)
+
+
+def webp(wide: int, high: int) -> bytes:
+    return b"RIFF0000WEBPVP8X" + bytes(8) + struct.pack("<I", wide - 1)[:3] + struct.pack("<I", high - 1)[:3]
+
+
+def webp_without_loss(wide: int, high: int) -> bytes:
+    return b"RIFF0000WEBPVP8L0000\x2f" + struct.pack("<I", wide - 1 | high - 1 << 14)
+
+
+def webp_with_loss(wide: int, high: int) -> bytes:
+    return b"RIFF0000WEBPVP8 " + bytes(10) + struct.pack("<HH", wide, high)
+
+
+@pytest.mark.parametrize("made", [png, jpeg, gif, webp, webp_without_loss, webp_with_loss])
+@pytest.mark.parametrize("wires", [ANTHROPIC, BEDROCK], ids=lambda each: each.model)
+async def test_a_picture_that_is_too_large_to_be_shown_does_not_end_its_conversation(
+    made: Any, wires: Wire, server: ProviderServer, connect: Any
+) -> None:
+    kind = {"png": "image/png", "jpeg": "image/jpeg", "gif": "image/gif"}.get(made.__name__, "image/webp")
+    shots = [Image.of(made(*sides), kind, "page") for sides in ((8_000, 8_000), (1_440, 8_570), (8_001, 20))]
+    body = json.dumps(await asked(server, connect(wires), wires, *told(result(*shots))))
+    assert body.count("[image: page, ") == body.count("cannot be shown it") == 2
+
+
+async def test_a_picture_of_too_many_bytes_is_named(server: ProviderServer, connect: Any) -> None:
+    heavy = Image.of(png(100, 100) + bytes(4 << 20), "image/png", "heavy")
+    bedrock = await asked(server, connect(BEDROCK), BEDROCK, *told(result(heavy)))
+    assert "cannot be shown it" in json.dumps(bedrock)
+    body = await asked(server, connect(ANTHROPIC), ANTHROPIC, *told(result(heavy)))
+    assert body["messages"][-1]["content"][0]["content"][0]["type"] == "image"
 
 
 async def test_a_file_of_text_is_sent_as_text_where_files_of_its_kind_are_not_read(

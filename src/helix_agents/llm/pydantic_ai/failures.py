@@ -37,6 +37,8 @@ _KINDS: tuple[tuple[type[Exception], type[ModelError]], ...] = (
 
 # Their sentence continues with advice for users of their library.
 _NO_KEY = re.compile(r"Set the `(\w+)`.* environment variable")
+# How OpenAI names what it refuses in a stream that has already begun.
+_REFUSALS = re.compile(r"invalid_|unsupported_|image_")
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425})
 _TOO_LARGE = 413
 # Servers that imitate an API say in words what its own provider says with a code; one says it as its own failure.
@@ -106,7 +108,8 @@ def _kind(problem: Exception) -> type[ModelError] | None:
             return our_kind
     # What the provider reports without a status arrives in the middle of a stream, which may go better next time.
     if isinstance(problem, theirs.ModelAPIError) and not isinstance(problem, theirs.ModelHTTPError):
-        return ModelUnavailableError
+        is_refusal = _REFUSALS.match(problem.provider_error_code or "")
+        return ModelRefusedError if is_refusal else ModelUnavailableError
     return None
 
 

@@ -9,6 +9,7 @@ from pydantic_ai.messages import MultiModalContent
 from helix_agents.domain.messages import File, Image, Part, Text
 from helix_agents.domain.parts import data_of, is_data, named
 from helix_agents.llm.pydantic_ai.attachments import attachment, media_type_of
+from helix_agents.llm.pydantic_ai.picture_sizes import longest_side
 
 _PICTURES = r"image/(png|jpeg|gif|webp)"
 _TEXTS = re.compile(r"text/.*|application/(json|xml|yaml)")
@@ -20,14 +21,25 @@ class _Reads:
 
     An address that an API does not fetch itself would be fetched by this process, wherever it leads. People may ask for
     that with their own messages; tools may not.
+
+    A picture may have no more than so many characters as a data URL, and no longer side in pixels.
     """
 
     data: str
     address: str = "(?!)"
+    most_characters: int | None = None
+    most_pixels: int | None = None
 
     def accepts(self, part: Image | File) -> bool:
         kind = media_type_of(part)
-        return re.fullmatch(self.data if is_data(part.url) else self.address, kind) is not None
+        if not is_data(part.url):
+            return re.fullmatch(self.address, kind) is not None
+        return re.fullmatch(self.data, kind) is not None and (not kind.startswith("image/") or self._shows(part.url))
+
+    def _shows(self, url: str) -> bool:
+        if self.most_characters is not None and len(url) > self.most_characters:
+            return False
+        return self.most_pixels is None or longest_side(data_of(url)[1]) <= self.most_pixels
 
 
 # An address without a media type counts as `image/*`.
@@ -44,12 +56,17 @@ _READS = {
     **dict.fromkeys(("alibaba", "azure", "fireworks", "heroku", "litellm", "moonshotai", "nebius"), _CHAT),
     **dict.fromkeys(("ollama", "openrouter", "ovhcloud", "together", "vercel", "vllm", "zai"), _CHAT),
     **dict.fromkeys(("cerebras", "deepseek", "sambanova"), _TEXT_ALONE),
-    "anthropic": _Reads(rf"{_PICTURES}|application/pdf|text/plain", rf"{_ADDRESS_OF_A_PICTURE}|application/pdf"),
+    "anthropic": _Reads(
+        rf"{_PICTURES}|application/pdf|text/plain",
+        rf"{_ADDRESS_OF_A_PICTURE}|application/pdf",
+        most_characters=10 << 20,
+        most_pixels=8_000,
+    ),
     "openai": _Reads(rf"{_PICTURES}|{_DOCUMENTS}", rf"{_ADDRESS_OF_A_PICTURE}|{_DOCUMENTS}"),
     "openai-chat": _CHAT,
     "google": _GOOGLE,
     "google-cloud": _GOOGLE,
-    "bedrock": _Reads(rf"{_PICTURES}|{_DOCUMENTS}"),
+    "bedrock": _Reads(rf"{_PICTURES}|{_DOCUMENTS}", most_characters=5 << 20, most_pixels=8_000),
     "groq": _Reads(_PICTURES, _ADDRESS_OF_A_PICTURE),
     "mistral": _CHAT,
 }
