@@ -1,7 +1,7 @@
 """A chat with approvals: FastAPI in front, a React page on an unmodified useChat, and an agent that books boats.
 
     npm install && npm run build                 # in this folder, once
-    uv run uvicorn examples.chat.app:app         # then open http://127.0.0.1:8000/?session=anything
+    uv run uvicorn examples.chat.app:app         # then open http://127.0.0.1:8000/?session=any-id
 
 Ask it to "book". Reload the page in the middle of an answer, stop the server with kill -9 and start it again: the
 conversation continues. It runs without a key; set HELIX_MODEL to use a real model.

@@ -8,7 +8,7 @@ import {
 import { useState } from "react";
 import { createRoot } from "react-dom/client";
 
-const id = new URLSearchParams(location.search).get("session");
+const id = new URLSearchParams(location.search).get("session") ?? "harbour";
 
 // First paint: what is stored, and how far it goes. Sending that number when reading on closes the gap between the two
 // requests: an answer that ended in between is sent again.
@@ -68,7 +68,11 @@ function Page({ stored }) {
           setText("");
         }}
       >
-        <input value={text} onChange={(event) => setText(event.target.value)} />
+        <input
+          placeholder="When is low tide? Or: book me a boat"
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+        />
       </form>
     </main>
   );

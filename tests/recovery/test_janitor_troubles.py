@@ -303,6 +303,26 @@ async def test_a_process_that_opens_no_deps_neither_takes_up_nor_begins_what_nee
         assert await completed(again) == "Done."
 
 
+async def test_a_process_that_does_not_know_the_agent_of_a_dead_run_says_so_once(caplog: pytest.LogCaptureFixture):
+    memory = Memory()
+    stores: dict[str, Any] = {"state": InMemoryStateStore(memory), "streams": InMemoryStreamManager(memory)}
+    stores["usage"] = InMemoryUsageStore(memory)
+    quiet: dict[str, Any] = {"janitor_seconds": None, "grace": 0.0}
+    agent = Agent(name="made_in_a_function", model=ScriptedModel(["Done."]))
+    at = StopAt(kind="ask_model", effect=1, side="after")
+    async with RecordingExecutor(recorder=Recorder(at), **stores, **quiet) as first:
+        run = await first.execute(agent, "Go.", SESSION)
+        with pytest.raises(ExecutorClosedError):
+            await run.result()
+    async with Executor(**stores, **quiet) as second:
+        for _ in range(3):
+            await second.sweep()
+    told = [record for record in caplog.records if getattr(record, "event", "") == "run.unknown_agent"]
+    assert [record.levelname for record in told] == ["WARNING"]
+    assert "agent='made_in_a_function'" in told[0].getMessage()
+    assert SESSION in told[0].getMessage()
+
+
 async def test_a_round_that_meets_the_end_of_its_process_says_nothing_of_it(caplog: pytest.LogCaptureFixture):
     memory = Memory()
     store = InMemoryStateStore(memory)

@@ -397,6 +397,20 @@ def test_an_address_that_cannot_be_one_is_refused_at_once(url: Any, told: str) -
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (True, r"it is of type bool; give ApprovalAnswer\(approved=…\) or ToolAnswer\(result=…\)"),
+        (ToolAnswer(result="Rome", error="no signal"), "it has a result and an error"),
+        (ApprovalAnswer(approved=False, edited_input={"title": "Tides"}), "it denies the call and edits its input"),
+    ],
+)
+async def test_an_answer_that_is_none_is_not_sent(answer: Any, told: str) -> None:
+    async with AgentClient("http://127.0.0.1:9") as helix:
+        with pytest.raises(InvalidInputError, match=told):
+            await helix.submit_tool_result("s-1", "call_1_1", answer)
+
+
 async def test_what_says_nothing_is_not_sent() -> None:
     async with AgentClient("http://127.0.0.1:9") as helix:
         with pytest.raises(InvalidInputError):

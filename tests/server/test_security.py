@@ -128,6 +128,13 @@ def test_tokens_are_never_empty_or_missing() -> None:
             bearer_tokens(tokens)
 
 
+@pytest.mark.parametrize("wrong", ["let-me-in", {"let-me-in": "ann"}])
+def test_tokens_without_principals_are_told_how_to_have_them_and_not_repeated(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"write it as {token: Principal\(user_id=…\)}") as refused:
+        bearer_tokens(wrong)
+    assert "let-me-in" not in str(refused.value)
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Another user
 # ---------------------------------------------------------------------------------------------------------

@@ -248,6 +248,8 @@ def _question_form(question: str | None, options: Sequence[Any] | None, answer: 
 
 
 def _checked_options(options: Sequence[Any], answer: Any, subject: str) -> list[JSON]:
+    if isinstance(options, str):
+        raise DefinitionError(subject, f"options={options!r} is a text, not a list; write options=[{options!r}].")
     if not options:
         raise DefinitionError(subject, "options=[] allows no answer; leave it out for a free answer.")
     try:

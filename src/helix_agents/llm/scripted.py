@@ -152,7 +152,8 @@ class ScriptedModel(LLMAdapter):
     def _exhausted(self, request: ModelRequest, number: int) -> str:
         length = len(self._steps if self._by == "calls" else self._replies)
         # The likeliest reason is a script for a later turn only, as in a second test step or a branch.
-        hint = "" if self.asked > 1 else ' (a script counts the replies of the whole conversation; by="calls" its own)'
+        counts = 'a script counts the replies of the whole conversation; with by="calls", the calls of this object'
+        hint = "" if self.asked > 1 else f" ({counts})"
         return (
             f"its script has no step {number}, only {length}{hint}. Session {request.session_id!r} asked for it "
             f"(agent {request.agent_type!r}, step {request.step}); the last message was: {_shown(request.messages)}"

@@ -4,6 +4,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import check_id
 from helix_agents.domain.records import Record
 
@@ -35,6 +36,8 @@ def bearer_tokens(tokens: Mapping[str, Principal]) -> "Callable[[Request], Princ
 
     Every known token is compared, each in constant time, so that response times reveal nothing about them.
     """
+    if not isinstance(tokens, Mapping) or not all(isinstance(each, Principal) for each in tokens.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError("bearer_tokens", "write it as {token: Principal(user_id=…)}.")
     known = [(token.encode(), principal) for token, principal in tokens.items()]
     if not known or not all(token for token, _ in known):
         raise ValueError("bearer_tokens needs at least one token, and none may be empty")

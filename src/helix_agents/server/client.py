@@ -19,6 +19,7 @@ from helix_agents.domain.pending import Answer, ApprovalAnswer, PendingCall, Too
 from helix_agents.domain.records import JSON
 from helix_agents.domain.sessions import InterruptOutcome
 from helix_agents.engine.requests.going_on import ResumeMode
+from helix_agents.engine.requests.submitting import checked_answer
 from helix_agents.runtimes.executor.inputs import IfRunning, Input, messages_of
 from helix_agents.server.answers import PendingPage, RunOutcome, Started, Status, Submitted
 from helix_agents.server.client_run import ClientRun, stop
@@ -228,11 +229,12 @@ class AgentClient:
         needed next.
 
         Raises:
+            InvalidInputError: it is not an answer, or contradicts itself.
             RemoteRefusedError: it does not fit the call, or no such call waits.
             RemoteUnavailableError: the server did not answer.
         """
         body: dict[str, JSON] = {"sessionId": session_id, "toolCallId": tool_call_id}
-        match answer:
+        match cast("Answer", checked_answer(answer)):
             case ToolAnswer(result=result, error=None):
                 body |= {"kind": "client-tool-result", "result": result}
             case ToolAnswer(error=error):

@@ -165,6 +165,7 @@ def a_client_tool(**options: Any) -> Tool[..., Any]:
         (lambda: a_client_tool(on_deadline="late"), "on_deadline='late' is not one of"),
         (lambda: a_client_tool(on_deadline=DefaultAnswer(1), deadline=None), "has no effect without a deadline"),
         (lambda: ask_human("?", options=[]), "allows no answer"),
+        (lambda: ask_human("?", options="yes"), r"options='yes' is a text, not a list; write options=\['yes'\]"),
         (lambda: ask_human("?", options=["one"], answer=int), "option 'one' does not fit answer=int"),
         (lambda: ask_human("?", options=[object()]), "no JSON form"),
         (lambda: ask_human("?", ["a"], on_deadline=DefaultAnswer("b")), "one of 'a'"),

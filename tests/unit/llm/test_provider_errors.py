@@ -286,7 +286,7 @@ async def test_an_address_that_is_none_is_not_asked_again(wire: Wire) -> None:
     finally:
         await model.close()
     assert type(error) is ModelRefusedError
-    assert "its address is none; write http:// or https:// before the host" in str(error)
+    assert "its address has no host; begin it with http:// or https://" in str(error)
 
 
 @pytest.mark.parametrize(

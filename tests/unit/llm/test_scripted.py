@@ -219,7 +219,8 @@ async def test_a_script_that_has_run_out_says_who_asked_for_what() -> None:
 
 
 async def test_a_script_that_was_written_for_a_later_turn_alone_is_told_how_scripts_count() -> None:
-    with pytest.raises(ScriptExhaustedError, match=r'only 1 .*the whole conversation; by="calls" its own'):
+    told = r'only 1 .*the whole conversation; with by="calls", the calls of this object'
+    with pytest.raises(ScriptExhaustedError, match=told):
         await text_of(ScriptedModel(["two"]), *after(1))
     assert await text_of(ScriptedModel(["two"], by="calls"), *after(1)) == "two"
 

@@ -33,10 +33,7 @@ async def submit(
     Raises:
         InvalidInputError: it is not an answer, or contradicts itself.
     """
-    submission = msgspec.structs.replace(submission, answer=_in_json(submission.answer))
-    cure = "give ApprovalAnswer(approved=…) or ToolAnswer(result=…)"
-    check_input(submission.answer, ToolAnswer | ApprovalAnswer | AnsweredElsewhere, "answer", cure)
-    _check_says_one_thing(submission.answer)
+    submission = msgspec.structs.replace(submission, answer=checked_answer(submission.answer))
     call = await store.get_pending_call(submission.session_id, submission.tool_call_id)
     found = submission.answer if call is None else await _checked(store, agents, call, submission, max_result_bytes)
     if isinstance(found, str):
@@ -47,6 +44,19 @@ async def submit(
     outcome = await store.submit_answer(await _moving_expiry(store, agents, call, submission))
     log_event("client_tool.submitted", tool_call_id=submission.tool_call_id, outcome=type(outcome).__name__)
     return outcome
+
+
+def checked_answer(given: KnownAnswer) -> KnownAnswer:
+    """An answer as it is stored, if it says one thing.
+
+    Raises:
+        InvalidInputError: it is not an answer, or contradicts itself.
+    """
+    answer = _in_json(given)
+    cure = "give ApprovalAnswer(approved=…) or ToolAnswer(result=…)"
+    check_input(answer, ToolAnswer | ApprovalAnswer | AnsweredElsewhere, "answer", cure)
+    _check_says_one_thing(answer)
+    return answer
 
 
 def _in_json(answer: KnownAnswer) -> KnownAnswer:

@@ -120,7 +120,7 @@ def _reason(problem: Exception) -> str:
     if (lost := _lost(problem)) is not None:
         url = lost.request.url
         if not url.host:
-            return "its address is none; write http:// or https:// before the host, in base_url or in the environment"
+            return "its address has no host; begin it with http:// or https://, in base_url or in the environment"
         return f"{url.scheme}://{url.netloc.decode()} did not answer: {str(lost) or type(lost).__name__}"
     missing = _NO_KEY.match(str(problem)) if isinstance(problem, theirs.UserError) else None
     if missing is not None:

@@ -1,4 +1,4 @@
-"""Runs that a process does not take up, because their tools would lack what they need there."""
+"""Runs that a process does not take up: it does not know their agent, or has not what their tools need."""
 
 import logging
 from dataclasses import dataclass, field
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from helix_agents.agent.agent import AnyAgent
 from helix_agents.agent.registry import AgentRegistry, deps_not_opened
 from helix_agents.domain.errors import DepsNotOpenedError
+from helix_agents.domain.sessions import SessionState
 from helix_agents.engine.log import log_event
 from helix_agents.runtimes.executor.runtime import Runtime
 
@@ -17,6 +18,7 @@ class LeftToOthers:
     runtime: Runtime
     agents: AgentRegistry
     _told: set[str] = field(default_factory=set[str])
+    _unknown: set[str] = field(default_factory=set[str])
 
     def leaves(self, agent: AnyAgent) -> bool:
         """Whether a tool of the agent, or of one it delegates or hands over to, takes deps while nothing opens them
@@ -26,6 +28,15 @@ class LeftToOthers:
             self._told.add(agent.name)
             log_event("agent.deps_missing", logging.WARNING, agent=agent.name, tool=missing.tool, deps=missing.deps)
         return missing is not None
+
+    def does_not_know(self, session: SessionState) -> None:
+        """The agent that works in the session is not known here; logged once. Without a word, a program that forgot to
+        register it would wait for its run forever."""
+        name = session.worked_by
+        if name not in self._unknown:
+            self._unknown.add(name)
+            reason = "the process of its run died; a process with this agent in agents=[…] continues it"
+            log_event("run.unknown_agent", logging.WARNING, agent=name, session_id=session.session_id, reason=reason)
 
     def check(self, agent: AnyAgent) -> None:
         """Reject a run that is requested here.
