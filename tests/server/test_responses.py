@@ -32,6 +32,7 @@ from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openai.answers import ResponseObject
 from helix_agents.server.openai.events import ResponseStream
+from helix_agents.server.openai.stored import response_id
 from tests.server.agents import director, gate, order_of
 from tests.server.held import held_server
 from tests.server.live import ANN, BEN, PATIENCE, TOKENS, LiveServer, wait_until
@@ -186,6 +187,16 @@ def test_a_response_is_what_the_document_says(raw: httpx2.Client) -> None:
     assert told.keys() == set(ResponseObject.__struct_fields__)
     assert described.usage is not None
     assert described.usage.total_tokens == described.usage.input_tokens + described.usage.output_tokens > 0
+
+
+@pytest.mark.parametrize("note", ["x", {"metadata": "x"}, {"metadata": {"a": 1}}, {"previous_response_id": 5}])
+def test_a_message_of_another_route_makes_no_response_that_is_none(raw: httpx2.Client, note: Any) -> None:
+    message = [{"content": "hello", "metadata": {"response": note}}]
+    begun = raw.post("/execute", json={"agentType": AGENT, "message": message}).json()
+    raw.get("/result", params={"sessionId": begun["sessionId"], "wait": 20})
+    told = raw.get(f"/v1/responses/{response_id(begun['sessionId'], begun['runId'])}").json()
+    described = msgspec.convert(told, ResponseObject, strict=True)
+    assert (described.metadata, described.previous_response_id) == ({}, None)
 
 
 def test_files_and_several_messages_reach_the_agent(client: OpenAI, raw: httpx2.Client) -> None:
