@@ -459,6 +459,27 @@ def test_in_the_background_it_is_polled_and_what_comes_meanwhile_waits(client: O
     assert say(client, "four", previous_response_id=second.id).previous_response_id == second.id
 
 
+def test_a_response_whose_message_is_given_to_the_run_in_progress_is_that_runs(
+    client: OpenAI, raw: httpx2.Client
+) -> None:
+    first = say(client, "hello")
+    about = {"model": AGENT, "conversation": session_of(first), "background": True}
+    gate.shut(after=2)
+    running = client.responses.create(**about, input="search")
+    waiting = client.responses.create(**about, input="and the moon?")
+    read = cast("Any", client.responses.create)(**about, input="and the sun?", stream=True)
+    assert [next(read).type, next(read).type] == ["response.created", "response.queued"]
+    queue = f"/sessions/{session_of(first)}/queue"
+    for each in raw.get(queue).json()["items"]:
+        assert raw.post(f"{queue}/{each['runId']}", json={"steers": True}).status_code == 200
+    gate.open()
+    *_, last = read
+    assert (last.type, last.response.id) == ("response.completed", running.id)
+    answered = client.responses.retrieve(waiting.id)
+    assert (answered.id, answered.status) == (running.id, "completed")
+    assert answered.output_text.endswith("You said: and the sun?. And so on. ")
+
+
 def test_what_is_cancelled_keeps_what_was_said_and_the_conversation_goes_on(client: OpenAI, raw: httpx2.Client) -> None:
     before = say(client, "one")
     gate.shut(after=1)
