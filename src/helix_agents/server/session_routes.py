@@ -189,7 +189,7 @@ async def get_queued(call: Call) -> Response:
 async def drop_queued(call: Call) -> Response:
     """Take back a waiting message, which is then never answered. 404 if it is already being answered."""
     session = await call.session(call.path_id())
-    run_id = call.checked(call.request.path_params["run_id"], "run id")
+    run_id = call.path_id("run")
     outcome = await call.executor.sessions.drop_queued(session.session_id, run_id)
     if not isinstance(outcome, QueuedTurnDropped):
         raise _waits_no_more(run_id, outcome)
@@ -200,7 +200,7 @@ async def change_queued(call: Call) -> Response:
     """Change a waiting message: what it says, whether the run in progress takes it in (`steers`) or it is a turn of its
     own, or that it comes `first` among its like. 404 if it is already being answered."""
     session = await call.session(call.path_id())
-    run_id = call.checked(call.request.path_params["run_id"], "run id")
+    run_id = call.path_id("run")
     body: ChangeQueuedBody = await call.body(ChangeQueuedBody)
     message = None if body.message is None else call.checked_messages(messages_of(body.message))
     sessions = call.executor.sessions
