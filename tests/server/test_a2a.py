@@ -507,10 +507,10 @@ async def test_to_cancel_a_task_never_stops_the_one_after_it() -> None:
 async def test_a_first_message_that_is_sent_twice_at_once_is_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     begin, told = Call.begin, list[Task]()
 
-    async def overtaken(call: Call, starting: Any) -> Any:
+    async def overtaken(call: Call, starting: Any, **about: Any) -> Any:
         monkeypatch.setattr(Call, "begin", begin)
         told.append(await sent(client, says("hello", "m-1", "c")))
-        return await begin(call, starting)
+        return await begin(call, starting, **about)
 
     async with on_a_held_store() as (_, client):
         monkeypatch.setattr(Call, "begin", overtaken)

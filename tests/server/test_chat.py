@@ -320,6 +320,25 @@ def test_a_message_is_taken_in_by_the_answer_that_is_written(page: Page, server:
     assert page.snapshot()["messages"] == page.messages
 
 
+def test_a_message_that_waits_may_be_given_to_the_answer_that_is_written(page: Page, server: LiveServer) -> None:
+    gate.shut(after=3)
+    page.messages.append(_text("search", "m-1"))
+    with page.posting() as parts, server.client() as second:
+        page.read(iter([next(parts) for _ in range(4)]))
+        other = Page(second, page.chat_id, [_text("and the moon?", "m-2")])
+        with other.posting(ifRunning="enqueue") as others:
+            other.read(iter([next(others)]))
+            (waiting,) = second.get(f"/sessions/{page.chat_id}/queue").json()["items"]
+            place = f"/sessions/{page.chat_id}/queue/{waiting['runId']}"
+            assert page.client.post(place, json={"steers": True}).status_code == 200
+            gate.open()
+            page.read(parts)
+            rest = list(others)
+    assert [part["type"] for part in rest] == ["data-steered-run", "finish"]
+    assert rest[0]["data"]["messageId"] == page.last["id"]
+    assert page.snapshot()["messages"] == page.messages
+
+
 def test_a_message_that_comes_too_late_for_an_answer_gets_its_own(page: Page, server: LiveServer) -> None:
     gate.shut(after=3)
     page.messages.append(_text("long story", "m-1"))

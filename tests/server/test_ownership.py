@@ -1,7 +1,8 @@
 """Who may do what with whose conversations: a rule for every route, and no route without one."""
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, TypeAlias
 
 import httpx2
@@ -31,6 +32,7 @@ class Names:
     running: str
     queued: str
     message: str
+    checkpoint: str
     schedule: str
 
 
@@ -42,6 +44,7 @@ MISSING = Names(
     running="no-such-running",
     queued="run_no_such_queued",
     message="no-such-message",
+    checkpoint="no-such-checkpoint",
     schedule="no-such-schedule",
 )
 
@@ -368,6 +371,7 @@ def owned() -> Iterator[tuple[LiveServer, Names]]:
             running="anns-running",
             queued=queued,
             message="anns-message",
+            checkpoint=ann.get("/sessions/anns-waiting/checkpoints").json()["items"][0]["checkpointId"],
             schedule="anns-schedule",
         )
         yield live, names
@@ -407,6 +411,64 @@ def test_nobody_else_reads_answers_or_stops_a_session(owned: tuple[LiveServer, N
                     assert SECRET not in answer.text, route
                     assert '"anns-' not in answer.text, route
         assert of_ann(ann, names) == before
+
+
+def crossed_task(names: Names) -> dict[str, Any]:
+    return {"id": task_id(names.running, names.message)}
+
+
+def crossed_response(method: str, rest: str = "") -> Ask:
+    return lambda client, names: client.request(
+        method, f"/v1/responses/{response_id(names.running, names.waiting_run)}{rest}"
+    )
+
+
+def crossed_place(client: httpx2.Client, names: Names) -> httpx2.Response:
+    return Raw(client).come_back(write_place(Place(session_id=names.running, asked_id=names.message, rpc_id=1)))
+
+
+RUNS = ("waiting_run", "queued")
+CROSSED: list[Ask] = [
+    *(get(f"/sse?sessionId={{running}}&runId={{{run}}}") for run in RUNS),
+    *(get(f"/result?sessionId={{running}}&runId={{{run}}}") for run in RUNS),
+    get("/usage?sessionId={running}&runId={waiting_run}"),
+    *(post(path, lambda n, run=run: {**stop(n), "runId": getattr(n, run)})
+      for path in ("/interrupt", "/abort") for run in RUNS),
+    post("/resume", lambda n: {**stop(n), "runId": n.waiting_run}),
+    post("/retry", lambda n: {**stop(n), "runId": n.waiting_run}),
+    post("/resume", lambda n: {**stop(n), "mode": "from_checkpoint", "checkpointId": n.checkpoint}),
+    post("/rewind", lambda n: {**stop(n), "checkpointId": n.checkpoint}),
+    post("/branch", lambda n: {**stop(n), "newSessionId": "mine now", "checkpointId": n.checkpoint}),
+    post("/sessions/{running}/queue/{queued}", lambda _: {"message": "mine", "steers": True}),
+    delete("/sessions/{running}/queue/{queued}"),
+    post("/submit-tool-result", lambda n: {**stop(n), **approval_for(n)}),
+    post("/chat/{running}/submit-tool-result", approval_for),
+    *(a2a(method, crossed_task) for method in ("GetTask", "CancelTask", "SubscribeToTask")),
+    crossed_response("GET"),
+    crossed_response("POST", "/cancel"),
+    crossed_response("DELETE"),
+    crossed_place,
+    tool("/mcp", "session__answer", lambda n: {"session_id": n.running, "tool_call_id": n.call, "approved": True}),
+]  # fmt: skip
+
+
+def test_nothing_of_another_is_reached_from_a_session_of_ones_own(owned: tuple[LiveServer, Names]) -> None:
+    live, names = owned
+    with live.client() as ann, live.client(BEN) as ben:
+        start(ben, "bens-own", "search")
+        settled(ben, "bens-own")
+        before, mine = of_ann(ann, names), ben.get("/sessions/bens-own/runs").json()
+        crossed, missing = (replace(each, running="bens-own", waiting="bens-own") for each in (names, MISSING))
+        for place, ask in enumerate(CROSSED):
+            answer, absent_one = ask(ben, crossed), ask(ben, missing)
+            shown = with_names_of(crossed, missing, answer.text)
+            # The time, and the name of a place, in which the caller finds again what it asked for.
+            shown, expected = (re.sub(r'"timestamp":\d+|^id: \S+', "", text) for text in (shown, absent_one.text))
+            assert (answer.status_code, shown) == (absent_one.status_code, expected), place
+            assert answer.status_code < 500, place
+            assert SECRET not in answer.text, place
+        assert of_ann(ann, names) == before
+        assert ben.get("/sessions/bens-own/runs").json() == mine
 
 
 def test_every_route_has_a_rule_of_whose_it_is() -> None:

@@ -32,6 +32,7 @@ from helix_agents.server.auth import bearer_tokens
 from helix_agents.server.limits import ServerLimits
 from helix_agents.server.openai.answers import ResponseObject
 from helix_agents.server.openai.events import ResponseStream
+from helix_agents.server.openai.stored import response_id
 from tests.server.agents import director, gate, order_of
 from tests.server.held import held_server
 from tests.server.live import ANN, BEN, PATIENCE, TOKENS, LiveServer, wait_until
@@ -186,6 +187,16 @@ def test_a_response_is_what_the_document_says(raw: httpx2.Client) -> None:
     assert told.keys() == set(ResponseObject.__struct_fields__)
     assert described.usage is not None
     assert described.usage.total_tokens == described.usage.input_tokens + described.usage.output_tokens > 0
+
+
+@pytest.mark.parametrize("note", ["x", {"metadata": "x"}, {"metadata": {"a": 1}}, {"previous_response_id": 5}])
+def test_a_message_of_another_route_makes_no_response_that_is_none(raw: httpx2.Client, note: Any) -> None:
+    message = [{"content": "hello", "metadata": {"response": note}}]
+    begun = raw.post("/execute", json={"agentType": AGENT, "message": message}).json()
+    raw.get("/result", params={"sessionId": begun["sessionId"], "wait": 20})
+    told = raw.get(f"/v1/responses/{response_id(begun['sessionId'], begun['runId'])}").json()
+    described = msgspec.convert(told, ResponseObject, strict=True)
+    assert (described.metadata, described.previous_response_id) == ({}, None)
 
 
 def test_files_and_several_messages_reach_the_agent(client: OpenAI, raw: httpx2.Client) -> None:
@@ -446,6 +457,27 @@ def test_in_the_background_it_is_polled_and_what_comes_meanwhile_waits(client: O
     assert client.responses.retrieve(second.id) == told[-1].response
     assert client.responses.retrieve(first.id).status == "completed"
     assert say(client, "four", previous_response_id=second.id).previous_response_id == second.id
+
+
+def test_a_response_whose_message_is_given_to_the_run_in_progress_is_that_runs(
+    client: OpenAI, raw: httpx2.Client
+) -> None:
+    first = say(client, "hello")
+    about = {"model": AGENT, "conversation": session_of(first), "background": True}
+    gate.shut(after=2)
+    running = client.responses.create(**about, input="search")
+    waiting = client.responses.create(**about, input="and the moon?")
+    read = cast("Any", client.responses.create)(**about, input="and the sun?", stream=True)
+    assert [next(read).type, next(read).type] == ["response.created", "response.queued"]
+    queue = f"/sessions/{session_of(first)}/queue"
+    for each in raw.get(queue).json()["items"]:
+        assert raw.post(f"{queue}/{each['runId']}", json={"steers": True}).status_code == 200
+    gate.open()
+    *_, last = read
+    assert (last.type, last.response.id) == ("response.completed", running.id)
+    answered = client.responses.retrieve(waiting.id)
+    assert (answered.id, answered.status) == (running.id, "completed")
+    assert answered.output_text.endswith("You said: and the sun?. And so on. ")
 
 
 def test_what_is_cancelled_keeps_what_was_said_and_the_conversation_goes_on(client: OpenAI, raw: httpx2.Client) -> None:

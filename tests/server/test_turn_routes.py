@@ -109,6 +109,15 @@ def test_who_waits_for_a_message_that_is_taken_back_is_told_so(
     gate.open()
 
 
+def test_a_name_with_a_slash_is_a_name_that_no_run_has(ann: httpx2.Client, session_id: str) -> None:
+    execute(ann, session_id, "hello")
+    for answer in (
+        ann.delete(f"/sessions/{session_id}/queue/a%2Fb"),
+        ann.post(f"/sessions/{session_id}/queue/a%2Fb", json={}),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (404, "run_not_found")
+
+
 def test_what_a_run_came_to_is_told_however_it_ended(ann: httpx2.Client, session_id: str) -> None:
     waits = execute(ann, session_id, "publish").json()
     told = result(ann, session_id, wait=20)

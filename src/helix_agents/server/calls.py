@@ -110,8 +110,9 @@ class Call:
             raise invalid(f"{name} must be a whole number up to {LARGEST}, not {given[:80]!r}.")
         return number
 
-    def path_id(self) -> SessionId:
-        return self.checked(self.request.path_params["session_id"].replace(SLASH, "/"))
+    def path_id(self, of: str = "session") -> str:
+        """The id of something that the path names."""
+        return self.checked(self.request.path_params[f"{of}_id"].replace(SLASH, "/"), f"{of} id")
 
     def query_id(self) -> SessionId:
         given = self.query("sessionId")

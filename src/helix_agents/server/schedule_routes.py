@@ -8,7 +8,7 @@ from helix_agents.domain.errors import MissingExtraError, ScheduleNotFoundError
 from helix_agents.domain.schedules import Schedule, ScheduleId
 from helix_agents.server.answers import ScheduleDetail, SchedulePage, ScheduleSummary
 from helix_agents.server.bodies import NoFields, ScheduleBody, messages_of
-from helix_agents.server.calls import SLASH, Call, json_response
+from helix_agents.server.calls import Call, json_response
 from helix_agents.server.errors import RefusedError
 from helix_agents.server.executor_routes import check_metadata, entry_agent
 from helix_agents.server.session_routes import page_of, user_of
@@ -91,7 +91,7 @@ async def delete_schedule(call: Call) -> Response:
 
 
 def _path_id(call: Call) -> ScheduleId:
-    return call.checked(call.request.path_params["schedule_id"].replace(SLASH, "/"), "schedule id")
+    return call.path_id("schedule")
 
 
 def _shown(schedule: Schedule) -> Response:

@@ -189,7 +189,7 @@ async def get_queued(call: Call) -> Response:
 async def drop_queued(call: Call) -> Response:
     """Take back a waiting message, which is then never answered. 404 if it is already being answered."""
     session = await call.session(call.path_id())
-    run_id = call.checked(call.request.path_params["run_id"], "run id")
+    run_id = call.path_id("run")
     outcome = await call.executor.sessions.drop_queued(session.session_id, run_id)
     if not isinstance(outcome, QueuedTurnDropped):
         raise _waits_no_more(run_id, outcome)
@@ -203,7 +203,7 @@ async def change_queued(call: Call) -> Response:
     own. With `first`, it comes before the other messages of its kind.
     """
     session = await call.session(call.path_id())
-    run_id = call.checked(call.request.path_params["run_id"], "run id")
+    run_id = call.path_id("run")
     body: ChangeQueuedBody = await call.body(ChangeQueuedBody)
     message = None if body.message is None else call.checked_messages(messages_of(body.message))
     sessions = call.executor.sessions

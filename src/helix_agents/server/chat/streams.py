@@ -137,7 +137,8 @@ def encoded(parts: list[UIPart]) -> bytes:
 
 
 class UISource:
-    """The parts that exist already, then the run's chunks as parts, then how the run ended.
+    """The parts that exist already, then the run's chunks as parts, then how the run ended. If the message had to wait,
+    and was given to the run in progress meanwhile, there is a note in place of the chunks.
 
     An answer always ends with `finish`, `abort` or `error`; otherwise the page would wait for the rest.
     """
@@ -157,7 +158,10 @@ class UISource:
             yield DONE
             return
         try:
-            async with aclosing(self._run.stream(from_sequence=self._after)) as chunks:
+            if (run := await self._run.begun()).run_id != self._run.run_id:
+                yield encoded(self._taken_in_by(run)) + DONE
+                return
+            async with aclosing(run.stream(from_sequence=self._after)) as chunks:
                 async for chunk in chunks:
                     parts = self._stream.feed(chunk)
                     if parts:
@@ -170,6 +174,12 @@ class UISource:
 
     def farewell(self) -> bytes:
         return encoded(self._stream.fail("stream_lost", retryable=True)) + DONE
+
+    def _taken_in_by(self, run: HostedRun) -> list[UIPart]:
+        """The end of an answer that does not come: the message that waited for it is part of another one."""
+        told = {"runId": run.run_id, "messageId": answer_id(run.run_id)}
+        note: UIPart = {"type": "data-steered-run", "data": told, "transient": True}
+        return [note, *self._stream.finish("completed")]
 
     async def _ended(self, run: HostedRun) -> RunRecord | None:
         """The run that this answer came from, once it has ended; None while another process continues it."""
@@ -202,9 +212,7 @@ class SteeringSource(UISource):
                 async for each in frames:
                     yield each
             return
-        told = {"runId": run.run_id, "messageId": answer_id(run.run_id)}
-        note = {"type": "data-steered-run", "data": told, "transient": True}
-        yield encoded([{"type": "start"}, note, *self._stream.finish("completed")]) + DONE
+        yield encoded([{"type": "start"}, *self._taken_in_by(run)]) + DONE
 
 
 class SettledSource:

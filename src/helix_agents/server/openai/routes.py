@@ -190,7 +190,14 @@ async def _find(call: Call, given: str, *, all_rows: bool = False) -> tuple[Conv
         conversation = await conversation_of(call, call.checked(session_id), run_id, all_rows=all_rows)
     except SessionNotFoundError:
         return None
-    return (conversation, run_id) if conversation.has(run_id) else None
+    if conversation.has(run_id):
+        return conversation, run_id
+    # A message that waited may have been given to the run in progress; then that response answers it.
+    run = await call.executor.get_handle(call.agent_of(conversation.session), conversation.session_id, run_id)
+    if run is None or run.run_id == run_id:
+        return None
+    conversation = await conversation_of(call, conversation.session_id, run.run_id, all_rows=all_rows)
+    return (conversation, run.run_id) if conversation.has(run.run_id) else None
 
 
 # -- how it begins

@@ -61,7 +61,9 @@ class ResponseSource:
             if waits:
                 opening.append({"type": "response.queued", "response": begun, "sequence_number": QUEUED})
             yield self._news(opening)
-            run = await self._run.begun()
+            # While it waited, its message may have been given to the run in progress: then that one is the response.
+            run = self._run = await self._run.begun()
+            run_id = run.run_id
             conversation = await self._read() if waits else conversation
             begun = await response_of(self._call.executor, conversation, run_id, begins=True)
             yield self._news([{"type": "response.in_progress", "response": begun, "sequence_number": IN_PROGRESS}])
@@ -161,6 +163,7 @@ class WhenDone:
     async def _done(self) -> None:
         # The response itself states its status.
         with suppress(ExecutorClosedError, QueuedTurnDroppedError):
+            self._run = await self._run.begun()
             await self._run.result()
 
     async def _answer(self, done: "asyncio.Task[None]") -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -271,14 +271,14 @@ class Conversation:
             and self._run_at(each.created_at) == run
         ]
 
-    def note(self, run: RunRecord | None) -> dict[str, Any]:
+    def note(self, run: RunRecord | None) -> "_Note":
         """The notes that came with a response's message; if the response only answers calls, the notes of the turn."""
         while run is not None:
             said = [message for _, message in self._said_in(run) if not was_taken_in(message)]
             if said:
                 return _note(said[-1])
             run = None if run.previous_run_id is None else self.run(run.previous_run_id)
-        return {}
+        return _Note()
 
     def _run_at(self, at: int) -> RunRecord | None:
         """The run that was current in the session at a time; None before the first run, as in the past of a branch."""
@@ -437,8 +437,8 @@ async def response_of(
         "incomplete_details": {"reason": _INCOMPLETE[reason or ""]} if status == "incomplete" else None,
         "model": conversation.session.agent_type,
         "conversation": {"id": conversation.session_id},
-        "previous_response_id": note.get("previous_response_id") or previous,
-        "metadata": note.get("metadata") or {},
+        "previous_response_id": note.previous_response_id or previous,
+        "metadata": note.metadata,
         "output": [] if run is None or begins else conversation.output(run),
         "usage": await _usage(executor, conversation.session_id, ended) if ended is not None else None,
         "background": None,
@@ -496,9 +496,18 @@ def _said_id(place: int, message: UserMessage) -> str:
     return message.id or f"user_{place}"
 
 
-def _note(message: UserMessage) -> dict[str, Any]:
-    note = message.metadata.get(NOTE)
-    return cast("dict[str, Any]", note) if isinstance(note, dict) else {}
+class _Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What the sender of a message noted about its response. On other routes, a message may have any metadata."""
+
+    metadata: dict[str, str] = {}
+    previous_response_id: str | None = None
+
+
+def _note(message: UserMessage) -> _Note:
+    try:
+        return msgspec.convert(message.metadata.get(NOTE, {}), _Note)
+    except msgspec.ValidationError:
+        return _Note()
 
 
 def _answer(row: PendingCall) -> Item | None:
