@@ -30,6 +30,7 @@ from helix_agents.testing.contracts.executor.skills import SkillsContract
 from helix_agents.testing.contracts.executor.steering import SteeringContract
 from helix_agents.testing.contracts.executor.stopping import StoppingContract
 from helix_agents.testing.contracts.executor.sub_agents import SubAgentsContract
+from helix_agents.testing.contracts.executor.taking_along import TakingAlongContract
 from helix_agents.testing.contracts.executor.tools import ToolsContract
 from helix_agents.testing.contracts.executor.tree_stops import TreeStopsContract
 from helix_agents.testing.contracts.executor.waiting import WaitingContract
@@ -51,6 +52,7 @@ class ExecutorContract(
     ProviderToolsContract,
     FlowsContract,
     HandingOverContract,
+    TakingAlongContract,
     BudgetsContract,
     LongConversationsContract,
     SkillsContract,
