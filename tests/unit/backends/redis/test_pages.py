@@ -37,20 +37,26 @@ async def crowd(store: SessionStateStore, first: int, last: int) -> None:
 
 
 async def bytes_answered(client: Redis, store: SessionStateStore, where: SessionFilter | str | None) -> int:
-    before = (await client.info("stats"))["total_net_output_bytes"]
-    if isinstance(where, str):
-        await store.list_pending(offset=3, limit=3)
-    else:
-        await store.list_sessions(where, offset=3, limit=3)
-    return (await client.info("stats"))["total_net_output_bytes"] - before
+    """What the server sends for one page. It may also send news to a subscriber meanwhile, so the least of several."""
+
+    async def sent() -> int:
+        return (await client.info("stats"))["total_net_output_bytes"]
+
+    each: list[int] = []
+    for _ in range(3):
+        before = await sent()
+        if isinstance(where, str):
+            await store.list_pending(offset=3, limit=3)
+        else:
+            await store.list_sessions(where, offset=3, limit=3)
+        each.append(await sent() - before)
+    return min(each)
 
 
 async def test_a_page_costs_what_is_on_it(store: RedisStateStore, client: Redis) -> None:
     asked: dict[str, SessionFilter | str | None] = {**ASKED, "pending": "pending"}
     await store.create_session("root", CreateSession(user_id="ann", expires_at=LONG_AGO))
     await crowd(store, 0, FEW)
-    for where in asked.values():
-        await bytes_answered(client, store, where)
     few = {name: await bytes_answered(client, store, where) for name, where in asked.items()}
     await crowd(store, FEW, MANY)
     more = {name: await bytes_answered(client, store, where) - few[name] for name, where in asked.items()}
