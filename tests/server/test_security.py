@@ -44,6 +44,12 @@ def test_a_server_is_closed_unless_somebody_opens_it() -> None:
         AgentServer(Executor.open("memory://"))
 
 
+def test_a_server_is_not_open_and_closed_at_once() -> None:
+    authenticate = bearer_tokens({"ann's": Principal(user_id="ann")})
+    with pytest.raises(DefinitionError, match="not both"):
+        AgentServer(Executor.open("memory://"), authenticate=authenticate, allow_unauthenticated=True)
+
+
 def test_an_open_server_says_so_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         AgentServer(Executor.open("memory://"), allow_unauthenticated=True)

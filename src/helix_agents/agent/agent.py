@@ -32,6 +32,7 @@ from helix_agents.agent.workspace import Workspace
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import (
     DefinitionError,
+    HelixError,
     InvalidStateError,
     StateSchemaChangedError,
     ToolOutputError,
@@ -285,13 +286,18 @@ class Agent(Generic[AgentStateT, OutputT, DepsT]):
         """The system prompt for this step.
 
         Raises:
-            Exception: whatever an instruction function raised.
+            RuntimeError: the function raised something that is no decision and no error of this library; says what.
             TypeError: the function did not return text.
         """
         if isinstance(self.instructions, str):
             return self.instructions
         what = f"The instructions of {self.name!r}"
-        written = cast("object", await call_quick(what, self.instructions, ctx))
+        try:
+            written = cast("object", await call_quick(what, self.instructions, ctx))
+        except HelixError:
+            raise
+        except Exception as problem:
+            raise RuntimeError(f"{what} raised {type(problem).__name__}: {problem}") from problem
         if not isinstance(written, str):
             raise TypeError(f"{what} are a {type(written).__name__}; the function has to return a string")
         return written

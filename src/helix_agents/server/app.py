@@ -108,6 +108,11 @@ class AgentServer(Generic[ExecutorT_co]):
                 "callers would not be authenticated; give authenticate=…, or allow_unauthenticated=True "
                 "if everybody may read, answer and stop every conversation.",
             )
+        if authenticate is not None and allow_unauthenticated:
+            raise DefinitionError(
+                "AgentServer",
+                "callers are authenticated or not; give authenticate=… or allow_unauthenticated=True, not both.",
+            )
         if authenticate is not None and not callable(authenticate):
             raise DefinitionError(
                 "AgentServer",

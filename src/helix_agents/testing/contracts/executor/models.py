@@ -295,7 +295,7 @@ class ModelsContract(ScenarioContract):
 
         async with open_executor(options=QUICK) as helix:
             result = await failed(await helix.execute(_agent("Never.", instructions=instructions), "Ask", SESSION))
-            assert "no template" in result.error
+            assert result.error == "RuntimeError: The instructions of 'asker' raised ValueError: no template"
 
     @pytest.mark.parametrize(
         ("problem", "text"),
