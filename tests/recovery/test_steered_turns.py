@@ -10,7 +10,7 @@ from helix_agents import Agent, Executor, ScriptedModel, tool
 from helix_agents.ports.backend import open_backend
 from helix_agents.testing import call
 from helix_agents.testing.clock import ManualClock
-from helix_agents.testing.contracts.executor.stage import Gate, completed, interrupted, lines, within
+from helix_agents.testing.contracts.executor.stage import NO_GRACE, Gate, completed, interrupted, lines, within
 from helix_agents.testing.recording import Side, StopAt, prove_replayable
 from helix_agents.testing.workers import Processes
 from tests.recovery import conversation_jobs, reference_steering
@@ -88,7 +88,10 @@ async def test_a_message_that_is_taken_in_just_before_its_sender_stops_the_run_i
 
     script = [call("work", {"at": 0}), call("work", {"at": 1}), "Tea it is."]
     agent = Agent(name="clerk", model=ScriptedModel(script), tools=[work])
-    async with await open_backend("memory://just-before") as parts, Executor(**settings_on(parts, agent)) as helix:
+    async with (
+        await open_backend("memory://just-before") as parts,
+        Executor(**settings_on(parts, agent), options=NO_GRACE) as helix,
+    ):
         first = await helix.execute(agent, "Begin", "s-1")
         await gates[0].until_reached()
         await helix.execute(agent, "Tea", "s-1", if_running="steer", idempotency_key="tea")

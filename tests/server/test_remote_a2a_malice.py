@@ -413,7 +413,14 @@ def test_a_card_may_say_more_than_is_known() -> None:
     assert read_card(card, {"https://a.example:443"}).url == "https://A.example:443/rpc"
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "https://user:pw@x", "x"])
-def test_an_address_that_cannot_be_talked_to_is_refused_at_once(url: str) -> None:
-    with pytest.raises(DefinitionError, match="https address"):
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://x", "https address"),
+        ("https://user:pw@x", "the address of x has credentials in it"),
+        ("x", "https address"),
+    ],
+)
+def test_an_address_that_cannot_be_talked_to_is_refused_at_once(url: str, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
         a2a_boss(url)

@@ -23,7 +23,6 @@ from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.clock import ManualClock
 from helix_agents.testing.contracts.executor.household import (
     DEPLOYING,
-    NO_GRACE,
     WORKING,
     about,
     boss,
@@ -39,6 +38,7 @@ from helix_agents.testing.contracts.executor.household import (
     until_ended,
 )
 from helix_agents.testing.contracts.executor.stage import (
+    NO_GRACE,
     SESSION,
     Gate,
     OpenExecutor,

@@ -18,6 +18,7 @@ from helix_agents.flows.flow_run import FlowRun
 from helix_agents.llm.scripted import ScriptedModel, call
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
+    NO_GRACE,
     SESSION,
     Gate,
     OpenExecutor,
@@ -349,7 +350,7 @@ class FlowsContract(ScenarioContract):
 
             return working
 
-        async with open_executor() as helix:
+        async with open_executor(options=NO_GRACE) as helix:
             handle = await helix.execute(working(), "Go", SESSION)
             await gate.until_reached()
             await handle.interrupt()
@@ -392,7 +393,7 @@ class FlowsContract(ScenarioContract):
 
             return reporting
 
-        async with open_executor() as helix:
+        async with open_executor(options=NO_GRACE) as helix:
             handle = await helix.execute(reporting(), "Go", SESSION)
             await gate.until_reached()
             await handle.interrupt()

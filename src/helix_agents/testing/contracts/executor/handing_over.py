@@ -44,6 +44,7 @@ from helix_agents.testing.contracts.executor.stage import (
     chunks_of,
     completed,
     failed,
+    hasty,
     interrupted,
     result_at,
     runs_of,
@@ -435,6 +436,7 @@ class HandingOverContract(ScenarioContract):
             assert (await second.sessions.get(SESSION)).custom_state == {"notes": ["billing: paid 5"]}
             assert {chunk.agent_type for chunk in await chunks_of(handle)} == {"billing"}
 
+    @hasty
     async def test_a_stopped_run_is_resumed_by_the_agent_that_has_the_conversation(self, helix: Executor) -> None:
         gate = Gate()
 

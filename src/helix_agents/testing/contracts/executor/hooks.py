@@ -45,8 +45,8 @@ from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.writes import Append, Replace, StepWrites
 from helix_agents.llm.scripted import call, finish, reply
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
-from helix_agents.testing.contracts.executor.household import NO_GRACE
 from helix_agents.testing.contracts.executor.stage import (
+    NO_GRACE,
     SESSION,
     Gate,
     OpenExecutor,

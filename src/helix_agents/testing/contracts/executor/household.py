@@ -8,7 +8,6 @@ from helix_agents.agent.companions import CompanionMode, PersistentAgent
 from helix_agents.agent.tools import Tool, tool
 from helix_agents.domain.messages import ToolMessage, UserMessage
 from helix_agents.domain.sub_sessions import SubSessionRef
-from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.script import Call
 from helix_agents.llm.scripted import call
 from helix_agents.ports.backend import Backend
@@ -88,7 +87,6 @@ def waiting_for_helper(gate: Gate | None) -> AnyAgent:
     return scripted(script, {}, name="boss", persistent_agents=kinds)
 
 
-NO_GRACE = EngineOptions(cancel_grace_seconds=0.01)
 DEPLOYING = (call("deploy", {"env": "live"}, id="deploy_1"), "Deployed.", "Again.")
 WORKING = (call("work", id="work_1"), "Worked.", "Again.")
 

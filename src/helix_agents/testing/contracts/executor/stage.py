@@ -13,6 +13,7 @@ from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage,
 from helix_agents.domain.records import encode
 from helix_agents.domain.results import Completed, Failed, Interrupted, RunResult, Suspended
 from helix_agents.domain.runs import RunRecord
+from helix_agents.engine.services import EngineOptions
 from helix_agents.llm.scripted import ScriptedModel
 from helix_agents.ports.backend import Backend
 from helix_agents.ports.llm import ModelEvent
@@ -27,6 +28,12 @@ PATIENCE = 60.0
 SESSION = "s-1"
 
 T = TypeVar("T")
+
+
+NO_GRACE = EngineOptions(cancel_grace_seconds=0.01)
+
+hasty = pytest.mark.parametrize("helix", [NO_GRACE], indirect=True, ids=["hasty"])
+"""For scenarios in which a stop cuts a tool that does not listen: it is cut at once, and not after five seconds."""
 
 
 class OpenExecutor(Protocol):
@@ -66,9 +73,9 @@ class ScenarioContract(Contract):
         raise NotImplementedError("a concrete class gives the fixture open_parts")
 
     @pytest.fixture
-    async def helix(self, open_executor: OpenExecutor) -> AsyncIterator[Executor]:
-        """The executor that most scenarios start with."""
-        async with open_executor() as executor:
+    async def helix(self, open_executor: OpenExecutor, request: pytest.FixtureRequest) -> AsyncIterator[Executor]:
+        """The executor that most scenarios start with; a `hasty` one if the scenario says so."""
+        async with open_executor(options=getattr(request, "param", None)) as executor:
             yield executor
 
     @pytest.fixture

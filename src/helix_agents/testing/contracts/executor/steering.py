@@ -39,6 +39,7 @@ from helix_agents.testing.contracts.executor.stage import (
     chunks_of,
     completed,
     failed,
+    hasty,
     interrupted,
     runs_of,
     scripted,
@@ -240,6 +241,7 @@ class SteeringContract(ScenarioContract):
             "assistant: Heard Quickly",
         ]
 
+    @hasty
     async def test_after_a_stop_the_run_that_continues_takes_the_message_in(self, helix: Executor) -> None:
         desk = _Desk()
         first = await desk.held(helix)
@@ -256,6 +258,7 @@ class SteeringContract(ScenarioContract):
         begun = [chunk for chunk in await chunks_of(resumed) if isinstance(chunk, RunResumed)]
         assert [[message.content for message in chunk.taken] for chunk in begun] == [["Slowly"]]
 
+    @hasty
     async def test_readers_hear_of_the_message_even_if_the_model_is_told_something_else_as_well(
         self, helix: Executor, clock: ManualClock
     ) -> None:
@@ -329,6 +332,7 @@ class SteeringContract(ScenarioContract):
         assert [await completed(each) for each in (first, waits, again)] == ["Heard Tea"] * 3
         assert len(await runs_of(helix)) == 1
 
+    @hasty
     async def test_a_message_that_is_wanted_now_leaves_the_queue(self, helix: Executor) -> None:
         desk = _Desk()
         first = await desk.held(helix)
@@ -380,6 +384,7 @@ class SteeringContract(ScenarioContract):
         again = await desk.steer(helix, "Tea", idempotency_key="tea")
         assert again.run_id == first.run_id
 
+    @hasty
     async def test_a_turn_that_was_changed_is_answered_as_it_is_now(self, helix: Executor) -> None:
         desk = _Desk()
         first = await desk.held(helix)
@@ -393,6 +398,7 @@ class SteeringContract(ScenarioContract):
         desk.let_go()
         assert await completed(sent) == "Heard Green tea"
 
+    @hasty
     async def test_the_handle_of_a_message_stops_the_run_that_took_it_in(self, helix: Executor) -> None:
         desk = _Desk()
         first = await desk.held(helix)

@@ -25,7 +25,6 @@ from helix_agents.testing.contracts.executor.family import (
     worker,
 )
 from helix_agents.testing.contracts.executor.household import (
-    NO_GRACE,
     WORKING,
     busy,
     only_companion,
@@ -34,6 +33,7 @@ from helix_agents.testing.contracts.executor.household import (
     until_ended,
 )
 from helix_agents.testing.contracts.executor.stage import (
+    NO_GRACE,
     SESSION,
     Gate,
     OpenExecutor,
