@@ -31,6 +31,8 @@ from a2a.utils.errors import (
 from google.protobuf.json_format import MessageToDict
 
 from helix_agents import Agent, AgentServer, Executor, RetryOutput, RunContext, ScriptedModel, ask_human
+from helix_agents.domain.queued import run_id_for
+from helix_agents.server.a2a import tasks
 from helix_agents.server.calls import Call
 from helix_agents.testing import call
 from tests.server.agents import gate
@@ -234,6 +236,28 @@ async def test_a_second_task_waits_for_its_turn_and_either_can_be_cancelled(clie
     assert state((await first)[-1]) == "canceled"
     told = [state(each) for each in await second if "artifactUpdate" not in each]
     assert (told[0], told[-1]) == ("submitted", "completed")
+
+
+async def test_a_message_that_is_taken_back_before_it_is_looked_at_is_a_task_that_was_canceled(
+    client: Client, patient: Client, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate.shut(2)
+    first = asyncio.create_task(events(client.send_message(says("long tale", "m-1", session_id))))
+    await listed(client, session_id, lambda tasks: len(tasks) == 1)
+    read = tasks.read_task
+
+    async def late(call: Call, given: str) -> Any:
+        _, asked_id = tasks.names_in(given)
+        await call.executor.sessions.drop_queued(session_id, run_id_for(session_id, asked_id))
+        return await read(call, given)
+
+    monkeypatch.setattr(tasks, "read_task", late)
+    for number, sender in enumerate((client, patient), start=2):
+        told = await events(sender.send_message(says("no", f"m-{number}", session_id)))
+        assert {state(each) for each in told} == {"canceled"}
+    monkeypatch.undo()
+    gate.open()
+    assert state((await first)[-1]) == "completed"
 
 
 async def test_a_task_behind_one_that_needs_somebody_is_not_waited_for(patient: Client, session_id: str) -> None:

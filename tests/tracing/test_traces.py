@@ -15,8 +15,9 @@ from helix_agents.domain.errors import ModelOverloadedError, ModelRefusedError
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint
 from helix_agents.llm.scripted import ScriptedModel, call, reply
-from helix_agents.testing.contracts.executor.household import NO_GRACE, send, spawn
+from helix_agents.testing.contracts.executor.household import send, spawn
 from helix_agents.testing.contracts.executor.stage import (
+    NO_GRACE,
     SESSION,
     Gate,
     OpenExecutor,

@@ -37,12 +37,12 @@ from helix_agents.server.a2a.tasks import (
     Place,
     Plain,
     Task,
+    look_again,
     names_in,
     no_such_task,
     queued_id,
     read_context,
     read_task,
-    task_id,
 )
 from helix_agents.server.a2a.updates import Follower, TaskSource, answer, failure
 from helix_agents.server.bodies import read_body
@@ -129,8 +129,7 @@ def _method(call: Call, request: RPCRequest) -> Method:
 
 async def _send(call: Call, agent: AnyAgent, request: RPCRequest) -> Response:
     wanted: SendMessage = read_body(request.params, SendMessage)
-    name = await _said(call, agent, wanted)
-    _, task = await read_task(call, name)
+    _, task = await look_again(call, await _said(call, agent, wanted))
     # A task that is held behind one which needs input would wait for the very client that is asked for the input.
     if not (wanted.configuration.return_immediately or task.rests or task.is_held):
         task = await _at_rest(call, agent, task)
@@ -155,13 +154,12 @@ async def _follow(call: Call, agent: AnyAgent, request: RPCRequest) -> Any:
     task = await _task_of(call, agent, wanted.id)
     if task.is_over:
         raise RPCError(UNSUPPORTED_OPERATION, "This task is over and has no more events; use GetTask to read it.")
-    return await _followed(call, agent, task.id, request)
+    return await _followed(call, agent, task, request)
 
 
-async def _followed(call: Call, agent: AnyAgent, name: str, request: RPCRequest) -> Any:
-    session_id, _ = names_in(name)
-    run = await call.executor.get_handle(agent, session_id)
-    return call.stream(TaskSource(Follower(call, agent, name), request.id), run=run)
+async def _followed(call: Call, agent: AnyAgent, task: Task, request: RPCRequest) -> Any:
+    run = await call.executor.get_handle(agent, task.session_id)
+    return call.stream(TaskSource(Follower(call, agent, task), request.id), run=run)
 
 
 async def _cancel(call: Call, agent: AnyAgent, request: RPCRequest) -> Response:
@@ -217,8 +215,8 @@ _METHODS: dict[str, Method] = {
 }
 
 
-async def _said(call: Call, agent: AnyAgent, wanted: SendMessage) -> str:
-    """Store a client's message durably, and return the id of its task."""
+async def _said(call: Call, agent: AnyAgent, wanted: SendMessage) -> Task:
+    """Store a client's message durably, and return its task."""
     message = wanted.message
     if wanted.configuration.task_push_notification_config is not None:
         raise RPCError(PUSH_NOTIFICATION_NOT_SUPPORTED, "This server sends no push notifications; use SubscribeToTask.")
@@ -227,7 +225,7 @@ async def _said(call: Call, agent: AnyAgent, wanted: SendMessage) -> str:
     return await _begin(call, agent, message)
 
 
-async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
+async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> Task:
     """Start a task; the same message again is the same task. A message that arrives while another task runs waits for
     its turn, so no client loses what another one does."""
     asked = user_message(message)
@@ -240,7 +238,7 @@ async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
     if session is not None:
         known = (await read_context(call, session.session_id)).find(message.message_id)
         if known is not None:
-            return known.id
+            return known
     owner = call.owner()
     run = await call.begin(
         lambda: call.executor.execute(
@@ -255,10 +253,16 @@ async def _begin(call: Call, agent: AnyAgent, message: A2AMessage) -> str:
         ),
         within=session,
     )
-    return task_id(run.session_id, message.message_id)
+    return Task(
+        session_id=run.session_id,
+        asked=asked,
+        asked_id=message.message_id,
+        state="TASK_STATE_SUBMITTED",
+        changed_at=call.executor.sessions.now_ms(),
+    )
 
 
-async def _answer(call: Call, agent: AnyAgent, message: A2AMessage, given: str) -> str:
+async def _answer(call: Call, agent: AnyAgent, message: A2AMessage, given: str) -> Task:
     """Answer what a task waits for, and continue it.
 
     Raises:
@@ -278,16 +282,16 @@ async def _answer(call: Call, agent: AnyAgent, message: A2AMessage, given: str) 
     # Another request may have continued the task. If other calls still wait, the client is shown them again.
     with suppress(AgentAlreadyRunningError, NothingToResumeError, StillWaitingError):
         await call.begin(lambda: call.executor.resume(agent, session_id))
-    return task.id
+    return task
 
 
 async def _at_rest(call: Call, agent: AnyAgent, task: Task, seconds: float | None = None) -> Task:
     """The task once it is over or needs input; or in its current state, if time is up, this instance has to leave or,
     unless the wait has an end, the client has left."""
-    follower = Follower(call, agent, task.id)
+    follower = Follower(call, agent, task)
     run = await call.executor.get_handle(agent, task.session_id)
     rested = await call.outwait(follower.rest, run, seconds=seconds, even_alone=seconds is not None)
-    return rested or (await read_task(call, task.id))[1]
+    return rested or (await look_again(call, task))[1]
 
 
 async def _stopped(call: Call, agent: AnyAgent, given: str) -> Task:

@@ -324,6 +324,20 @@ async def read_task(call: Call, given: str) -> tuple[Context, Task]:
     return context, task
 
 
+async def look_again(call: Call, last: Task) -> tuple[Context | None, Task]:
+    """A task after its last state, and its context; one that waited for its turn may have been taken back since.
+
+    Raises:
+        RPCError: there is no such task any more.
+    """
+    try:
+        return await read_task(call, last.id)
+    except RPCError:
+        if last.turn is not None:
+            raise
+        return None, last.taken_back()
+
+
 async def _stored_at(call: Call, snapshot: SessionSnapshot, sequence: int) -> int:
     """When a message was stored. Listings count from the newest message, and more may have come since the snapshot."""
     newer = len(snapshot.messages) - sequence

@@ -12,7 +12,7 @@ from helix_agents.domain.ids import RunId
 from helix_agents.runtimes.executor.hosting import HostedRun
 from helix_agents.server.a2a.errors import RPCError
 from helix_agents.server.a2a.protocol import INTERNAL_ERROR
-from helix_agents.server.a2a.tasks import Context, Plain, Task, artifact_of, read_task, text_artifact
+from helix_agents.server.a2a.tasks import Context, Plain, Task, artifact_of, look_again, read_task, text_artifact
 from helix_agents.server.calls import Call
 from helix_agents.server.errors import sentence_for
 from helix_agents.server.sse import frame
@@ -64,20 +64,21 @@ class Said:
 
 
 class Follower:
-    """Follows a task until it is over or needs input, whichever process continues it meanwhile."""
+    """Follows a task until it is over or needs input, whichever process continues it meanwhile. `known` is the task as
+    it was last seen."""
 
-    def __init__(self, call: Call, agent: AnyAgent, name: str) -> None:
+    def __init__(self, call: Call, agent: AnyAgent, known: Task) -> None:
         self._call = call
         self._agent = agent
-        self._name = name
+        self._known = known
 
     async def events(self) -> AsyncGenerator[Plain, None]:
         """The task's current state, then what the agent says, then how it ended."""
-        context, task = await read_task(self._call, self._name)
+        context, task = await look_again(self._call, self._known)
         yield {"task": task.shown()}
         names: Plain = {"taskId": task.id, "contextId": task.session_id}
         if task.state == "TASK_STATE_SUBMITTED":
-            context, task = await self._begun(context, task)
+            context, task = await self._begun(task)
             if task.state == "TASK_STATE_WORKING":
                 yield {"task": task.shown()}
         followed: RunId | None = None
@@ -87,12 +88,13 @@ class Follower:
             if run is None or run.run_id == followed:
                 raise RPCError(INTERNAL_ERROR, sentence_for("stream_lost"))
             followed = run.run_id
+            assert context is not None
             async with aclosing(self._said(run, context, task)) as updates:
                 async for update in updates:
                     shown |= _said_in(update)
                     yield update
             # If the task is continued right after its run ends, the new run is followed too.
-            context, task = await read_task(self._call, self._name)
+            context, task = await read_task(self._call, task.id)
         for withdrawn in sorted(shown - {each["artifactId"] for each in task.artifacts()}):
             # It was said, and another reply was asked for in its place.
             yield {"artifactUpdate": {**names, "artifact": text_artifact(withdrawn, ""), "append": False}}
@@ -102,24 +104,19 @@ class Follower:
 
     async def rest(self) -> Task:
         """The task when it is over or needs input."""
-        _, task = await read_task(self._call, self._name)
+        _, task = await look_again(self._call, self._known)
         async with aclosing(self.events()) as events:
             async for _ in events:
                 pass
-        try:
-            _, task = await read_task(self._call, self._name)
-        except RPCError:
-            task = task.taken_back()
+        _, task = await look_again(self._call, task)
         return task
 
-    async def _begun(self, context: Context, task: Task) -> tuple[Context, Task]:
+    async def _begun(self, task: Task) -> tuple[Context | None, Task]:
         """The task once its turn has come, or once it was taken back."""
+        context: Context | None = None
         while task.state == "TASK_STATE_SUBMITTED":
             await asyncio.sleep(LOOK_SECONDS)
-            try:
-                context, task = await read_task(self._call, self._name)
-            except RPCError:
-                return context, task.taken_back()
+            context, task = await look_again(self._call, task)
         return context, task
 
     async def _said(self, run: HostedRun, context: Context, task: Task) -> AsyncGenerator[Plain, None]:
@@ -128,7 +125,7 @@ class Follower:
         async with aclosing(run.stream(from_sequence=context.snapshot.sequence)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, StreamResync):
-                    _, task = await read_task(self._call, self._name)
+                    _, task = await read_task(self._call, task.id)
                     yield {"task": task.shown()}
                     said = Said(names, task)
                 for update in said.feed(chunk):
