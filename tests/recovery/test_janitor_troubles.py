@@ -20,6 +20,8 @@ from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.pending import PendingCall, ToolAnswer
 from helix_agents.domain.runs import Lease, RunRecord
 from helix_agents.domain.sessions import CreateSession, SessionState
+from helix_agents.domain.staging import StagedChange
+from helix_agents.engine.store_desk import REPLY
 from helix_agents.runtimes.executor import janitor
 from helix_agents.runtimes.in_process import Executor
 from helix_agents.testing import ScriptedModel, call
@@ -321,6 +323,27 @@ async def test_a_process_that_does_not_know_the_agent_of_a_dead_run_says_so_once
     assert [record.levelname for record in told] == ["WARNING"]
     assert "agent='made_in_a_function'" in told[0].getMessage()
     assert SESSION in told[0].getMessage()
+
+
+async def test_a_run_of_which_newer_code_left_something_is_left_to_newer_code():
+    memory = Memory()
+    stores: dict[str, Any] = {"state": InMemoryStateStore(memory), "streams": InMemoryStreamManager(memory)}
+    stores["usage"] = InMemoryUsageStore(memory)
+    quiet: dict[str, Any] = {"janitor_seconds": None, "grace": 0.0}
+    agent = Agent(name="made_in_a_function", model=ScriptedModel(["Done."]))
+    at = StopAt(kind="ask_model", effect=1, side="after")
+    async with RecordingExecutor(recorder=Recorder(at), **stores, **quiet) as first:
+        run = await first.execute(agent, "Go.", SESSION)
+        with pytest.raises(ExecutorClosedError):
+            await run.result()
+    store = stores["state"]
+    died = await store.get_current_run(SESSION)
+    left = StagedChange(step_id=f"{died.run_id}.1", tool_call_id=f"{REPLY}9.9", data={"since_then": True})
+    await store.stage_changes(SESSION, left, fence=died.fence)
+    async with Executor(**stores, **quiet, agents=[agent]) as older:
+        assert (await older.recover()).errors == 1
+        await older.idle()
+    assert await store.get_current_run(SESSION) == died
 
 
 async def test_a_round_that_meets_the_end_of_its_process_says_nothing_of_it(caplog: pytest.LogCaptureFixture):

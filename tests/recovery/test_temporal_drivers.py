@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 
@@ -477,6 +478,26 @@ async def test_a_step_adds_the_same_to_a_history_however_long_the_conversation_i
     first, later = (sizes[6] - sizes[2]) / 4, (sizes[10] - sizes[6]) / 4
     assert first < 3_000
     assert later < first * 1.2
+
+
+async def test_a_history_does_not_tell_the_state_that_a_worker_cannot_read(open_helix: OpenHelix):
+    class Case(BaseModel):
+        name: str = ""
+
+    class Numbered(BaseModel):
+        name: int = 0
+
+    async def was_refused() -> bool:
+        return any(b"state_schema_changed" in event for event in await history_of(helix, SESSION))
+
+    agent, other = (Agent(name="clerk", model=ScriptedModel(["Done."]), state=state) for state in (Case, Numbered))
+    async with open_helix(agents=[agent], works=False) as helix:
+        handle = await helix.execute(agent, "Go", SESSION, state={"name": "not for histories"})
+        async with open_helix(agents=[other]):
+            await until(was_refused)
+        async with open_helix(agents=[agent]):
+            assert await completed(handle) == "Done."
+        assert not any(b"not for histories" in event for event in await history_of(helix, SESSION))
 
 
 async def test_a_long_turn_goes_on_in_fresh_workflows_with_short_histories(open_helix: OpenHelix):

@@ -18,11 +18,12 @@ from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.chunks import ChunkHeader, TextDelta, ToolArgStreamEnd
 from helix_agents.domain.commits import StartRun
-from helix_agents.domain.errors import ModelRefusedError, StoreUnavailableError
+from helix_agents.domain.errors import ModelRefusedError, RecordTooNewError, StoreUnavailableError
 from helix_agents.domain.messages import AssistantMessage, Message, UserMessage
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
 from helix_agents.domain.sessions import CreateSession
+from helix_agents.domain.staging import StagedChange
 from helix_agents.domain.usage import TokenCount, UsageFilter
 from helix_agents.engine.anywhere import Effects
 from helix_agents.engine.effects import (
@@ -45,6 +46,7 @@ from helix_agents.engine.effects import (
 from helix_agents.engine.live_runs import LiveRuns
 from helix_agents.engine.plain import CallOutcomes, CallsRequest, EffectName, answer_of, to_plain
 from helix_agents.engine.services import EngineOptions
+from helix_agents.engine.store_desk import REPLY
 from helix_agents.ports.backend import Backend, open_backend
 from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.in_process import Executor
@@ -176,6 +178,30 @@ async def test_what_a_late_try_of_a_tool_leaves_is_not_taken_for_a_result_of_the
     assert session.custom_state["done"] == ["noted"]
     used = await stage.parts.usage.query_usage(UsageFilter(session_id=SESSION, source_type="tool"))
     assert [entry.source_name for entry in used.items].count("note") == 1
+
+
+async def test_what_a_newer_process_left_is_for_newer_processes_and_does_not_fail_the_run(stage: Stage):
+    """During a deploy, old processes take effects of runs that new ones have begun."""
+    await stage.begin(Agent(name="writer", model=ScriptedModel(["Done."])))
+    old = stage.process()
+    await old.do("open")
+    left = {"message": {"content": "Done."}, "since_then": True}
+    row = StagedChange(step_id=f"{RUN.run_id}.1", tool_call_id=f"{REPLY}9.9", data=left)
+    await stage.parts.state.stage_changes(SESSION, row, fence=RUN)
+    with pytest.raises(RecordTooNewError):
+        await old.ask()
+    with pytest.raises(RecordTooNewError):
+        await old.commit((), 0, Advance())
+    # Kinds of calls that were added since come with the request itself.
+    request = to_plain(
+        CallsRequest(step=1, round=0, calls=(PlannedCall(tool_call_id="a", tool_name="b", kind="server"),))
+    )
+    request["calls"][0]["kind"] = "of_tomorrow"
+    with pytest.raises(RecordTooNewError):
+        await Effects(old.runs.services, old.runs).perform("run_calls", SESSION, RUN, request)
+    run = await stage.parts.state.get_current_run(SESSION)
+    assert run is not None
+    assert (run.status, run.attempt) == ("running", 1)
 
 
 async def test_a_late_try_of_a_model_call_does_not_replace_the_reply_that_the_run_goes_on_with(stage: Stage):

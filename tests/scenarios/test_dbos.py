@@ -441,6 +441,22 @@ class TestDBOSOnSQLite(OnDBOS, ExecutorContract):
         async with InProcess(**stores, janitor_seconds=None) as without:
             assert await completed(await without.resume(quick(), SESSION)) == "Quick."
 
+    async def test_a_conversation_that_was_handed_over_keeps_its_name_and_goes_on_where_dbos_is_gone(
+        self, open_executor: OpenExecutor, parts: Backend, clock: ManualClock
+    ) -> None:
+        stores: dict[str, Any] = {"state": parts.state, "streams": parts.streams, "usage": parts.usage}
+        billing = Agent(name="billing", description="Bills.", model=ScriptedModel(lambda _: "Billed."))
+        desk = Agent(name="desk", model=ScriptedModel([call("handoff__billing")]), handoffs=[billing])
+        async with InProcess(**stores, janitor_seconds=None) as without:
+            assert await completed(await without.execute(desk, "Hi", SESSION)) == "Billed."
+        async with open_executor(placement="elsewhere") as here:
+            await here.execute(desk, "Again", SESSION)
+            name = (await runs_of(here))[-1].workflow_id or ""
+            assert name.endswith(f"__desk__{SESSION}__resume-2")
+        clock.advance(LONG_LEASE_MS + 1)
+        async with InProcess(**stores, janitor_seconds=None) as without:
+            assert await completed(await without.resume(desk, SESSION)) == "Billed."
+
     async def test_a_run_that_temporal_may_know_by_such_a_name_is_left_to_it(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:

@@ -4,7 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from helix_agents.domain.errors import HelixError, StateSchemaChangedError, SupersededError, UnknownAgentError
+from helix_agents.domain.errors import (
+    HelixError,
+    RecordTooNewError,
+    StateSchemaChangedError,
+    SupersededError,
+    UnknownAgentError,
+)
 from helix_agents.domain.ids import SessionId
 from helix_agents.domain.records import Record
 from helix_agents.domain.runs import Fence
@@ -62,8 +68,8 @@ class Effects:
 
         Raises:
             HelixError: the infrastructure failed in a way that passes, or other processes share the run and this one
-                does not know the agent or cannot read its state; the effect may be repeated, in this process or
-                another.
+                does not know the agent, or cannot read its state or what a newer one left; the effect may be repeated,
+                in this process or another.
         """
         try:
             above = None if within is None else from_plain(within, Within)
@@ -92,7 +98,9 @@ class Effects:
 
     def _is_for_others(self, problem: HelixError) -> bool:
         """Whether the run is fine and only this process is unable to drive it."""
-        return not self._runs.alone and isinstance(problem, UnknownAgentError | StateSchemaChangedError)
+        return not self._runs.alone and isinstance(
+            problem, UnknownAgentError | StateSchemaChangedError | RecordTooNewError
+        )
 
     async def _perform(self, effect: EffectName, whose: _Whose, request: Plain) -> Record:
         match effect:

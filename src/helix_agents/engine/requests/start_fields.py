@@ -48,7 +48,7 @@ async def common_fields(
     session, run = standing.session, standing.run
     turn = 1 if run is None else run.turn + 1
     return {
-        "workflow_id": services.name_workflow(agent.name, session.session_id, turn),
+        "workflow_id": services.name_workflow(session.agent_type, session.session_id, turn),
         "agent_version": agent.version,
         "expires_at": expires_at,
         "start_sequence": await latest_sequence(services, session),

@@ -100,6 +100,18 @@ async def is_on_record(services: Services, session: SessionState, run: RunRecord
     return await _find_reply(services.store, session, run) is not None
 
 
+async def check_readable(store: SessionStateStore, session: SessionState, run: RunRecord) -> None:
+    """Read what a dead run left, before it is taken from those who can continue it.
+
+    Raises:
+        RecordTooNewError: newer code left something of it.
+    """
+    held = session.suspension_context
+    step_id = step_id_of(run.run_id, session.step_count + 1) if held is None else held.step_id
+    recorded_results(await store.get_staged_changes(session.session_id, step_id))
+    await store.load_transcript(session.session_id)
+
+
 async def end_of_last_step(store: SessionStateStore, session: SessionState, run: RunRecord | None) -> StepEnd:
     """What must be written before anything new if a session's last run is not continued.
 

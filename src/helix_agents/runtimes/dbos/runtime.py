@@ -466,7 +466,7 @@ class DBOSRuntime(OwnedRuns):
         session = await store.load_state(run.session_id)
         agent = await find_agent(store, self.services.agents, session)
         if agent is None:
-            who = {"session_id": run.session_id, "run_id": run.run_id, "agent": session.agent_type}
+            who = {"session_id": run.session_id, "run_id": run.run_id, "agent": session.worked_by}
             log_event("run.unknown_agent", logging.WARNING, **who)
             self._outside(workflows.give_back(self._prefix, workflows.current()))
             raise LetGo

@@ -13,6 +13,7 @@ from helix_agents.domain.runs import KnownAs, RunRecord
 from helix_agents.engine.children.meant_agents import find_agent
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.services import Services
+from helix_agents.engine.steps.salvage import check_readable
 from helix_agents.ports.llm import LLMAdapter
 from helix_agents.runtimes.executor.left_to_others import LeftToOthers
 from helix_agents.runtimes.executor.owned_runs import claim
@@ -120,8 +121,10 @@ async def _recover(
         return "unknown_agent"
     if left.leaves(agent):
         return "missing_deps"
-    # State that no longer fits is left for a corrected deploy; claiming the run would only count attempts.
+    # State that no longer fits is left for a corrected deploy, and what newer code left to newer code; claiming the run
+    # would only count attempts, or fail it.
     services.present_state(agent, session.custom_state, session.agent_version)
+    await check_readable(store, session, orphan)
     if standing == "missing":
         await runtime.submit(orphan)
     elif session.parent_session_id is None:

@@ -38,8 +38,7 @@ class TemporalAgentExecutor(ExecutorCore):
 
     Use it as `async with TemporalAgentExecutor.open(url, agents=[…], address="127.0.0.1:7233") as helix:`. The process
     also works on its `task_queue`, unless `works` is false and other processes do (`helix worker temporal`). All
-    processes
-    of one application use the same `prefix`, with which the ids of their workflows start.
+    processes of one application use the same `prefix`, with which the ids of their workflows start.
 
     `max_running` limits how many model calls this process makes at once, `max_parallel_tools` how many tools it runs.
     `client_settings` are passed to Temporal's client as they are (`tls`, `api_key`, …). The remaining settings are

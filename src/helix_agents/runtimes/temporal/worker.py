@@ -147,7 +147,9 @@ class WorkerThread:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(perform(), self._home))
         except HelixError as problem:
             log_exception("run.effect_failed", problem, effect=effect, session_id=work["session_id"])
-            raise ApplicationError(str(problem), type=PASSING, non_retryable=True) from None
+            # Other sentences may show a value of the state, and no history holds any.
+            told = str(problem) if problem.retryable else f"{problem.code}: the log of this worker says more"
+            raise ApplicationError(told, type=PASSING, non_retryable=True) from None
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():
                 raise
