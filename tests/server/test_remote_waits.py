@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from helix_agents import ApprovalAnswer, Executor
+from helix_agents import Agent, ApprovalAnswer, Executor, Failed, FlowRun, ScriptedModel, flow, remote_agent_tool
 from helix_agents.domain.pending import AnswerAlreadyCompleted, AnsweredElsewhere
 from helix_agents.engine.remote.stops import WAITING, WAITS, id_there
 from helix_agents.engine.remote.waits import FIRST_LOOK_MS, LAST_LOOK_MS, LONGEST_MS, look_again_after
+from helix_agents.testing import call
 from tests.server.agents import gate
 from tests.server.chain import boss
 from tests.server.delegating import ask, child_of, eventually, finish, only, status_at
-from tests.server.live import LiveServer
+from tests.server.live import ANN, LiveServer
 
 PROMPTLY = 12.0
 
@@ -88,6 +89,25 @@ async def test_a_child_that_waits_is_asked_about_and_left_in_peace(remote: LiveS
     looked = await helix._caretakers.remotes._waits.look()
     assert (looked.roots, looked.next_in_ms is not None) == ((), True)
     assert (await helix.sessions.runs("s")).total == runs
+
+
+async def test_a_flow_that_was_stopped_does_not_ask_again_who_had_asked_another_service(
+    remote: LiveServer, helix: Executor
+) -> None:
+    far = remote_agent_tool(remote.url, "worker", name="printer", description="Prints.", token=ANN)
+    script = [call("subagent__printer", {"message": "publish"}), "Asked twice."]
+    desk = Agent(name="desk", model=ScriptedModel(script), tools=[far])
+
+    @flow(agents=[desk])
+    async def printing(run: FlowRun) -> str:
+        """Have something printed."""
+        return await run.ask(desk, "Print")
+
+    only(await finish(helix, printing, "Go"))
+    await helix.interrupt("s")
+    result = await (await helix.resume(printing, "s")).result()
+    assert isinstance(result, Failed)
+    assert "run_stopped" in result.error
 
 
 def test_a_child_is_looked_at_less_often_the_longer_it_waits() -> None:

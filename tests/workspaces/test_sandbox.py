@@ -19,7 +19,7 @@ from helix_agents.ports.workspaces import WorkspaceFiles
 from helix_agents.testing import call
 from helix_agents.testing.contracts.executor.stage import until
 from helix_agents.testing.contracts.workspaces import ANN, BOB, OpenProvider, WorkspaceProviderContract
-from helix_agents.workspaces.sandbox import NoSandboxError, _knows_it  # pyright: ignore[reportPrivateUsage]
+from helix_agents.workspaces.sandbox import NoSandboxError, _can_forbid_namespaces  # pyright: ignore[reportPrivateUsage]
 from tests.workspaces.processes import until_there
 
 
@@ -122,7 +122,7 @@ async def test_a_command_has_no_privileges_and_sees_no_process_of_the_machine(ro
 
 @needs_bubblewrap
 async def test_a_command_makes_no_namespace_in_which_it_would_have_privileges(root: Path) -> None:
-    if not _knows_it(shutil.which("bwrap") or ""):
+    if not _can_forbid_namespaces(shutil.which("bwrap") or ""):
         pytest.skip("this bubblewrap cannot forbid namespaces")
     files = await opened(root)
     # Mapped to no user, so that nothing but the namespace itself can be refused.

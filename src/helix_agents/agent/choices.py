@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from helix_agents.domain.errors import DefinitionError
 
@@ -47,11 +48,16 @@ def check_text(subject: str, option: str, value: object) -> None:
         raise DefinitionError(subject, f"{option}={value!r} has to be a text that is not blank.")
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number. True is none, although Python counts it as 1."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def check_seconds(subject: str, option: str, value: object) -> None:
-    """Reject anything but a finite time above 0. True is rejected, although Python counts it as 1.
+    """Reject anything but a finite time above 0.
 
     Raises:
         DefinitionError: it is not such a time.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if not is_number(value) or not math.isfinite(value) or value <= 0:
         raise DefinitionError(subject, f"{option}={value!r} has to be a number of seconds above 0.")

@@ -4,6 +4,7 @@ import math
 from datetime import timedelta
 from typing import Literal, TypeAlias
 
+from helix_agents.agent.choices import is_number
 from helix_agents.domain.errors import DefinitionError
 
 Duration: TypeAlias = timedelta | float
@@ -20,9 +21,7 @@ def milliseconds(duration: Duration, subject: str, option: str) -> int:
         DefinitionError: it is not a positive, finite length of time.
     """
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    # True counts as 1, but never means one second.
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-    if not is_number or not math.isfinite(seconds) or seconds <= 0:
+    if not is_number(seconds) or not math.isfinite(seconds) or seconds <= 0:
         raise DefinitionError(subject, f"{option}={duration!r} is not a duration; give seconds above 0 or a timedelta.")
     return max(1, round(seconds * 1000))
 

@@ -12,7 +12,7 @@ from helix_agents.agent.context import DepsT, RunContext
 from helix_agents.agent.state_type import StateT
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from helix_agents.domain.queued import was_taken_in
+from helix_agents.domain.queued import asks_for_a_turn
 from helix_agents.domain.records import encode
 from helix_agents.domain.summaries import summarised_by
 from helix_agents.domain.transcript import as_shown
@@ -115,7 +115,7 @@ def _beginnings(messages: Sequence[Message], first: int) -> list[int]:
             row = None
             continue
         row = at if row is None else row
-        if not (message.hidden or was_taken_in(message)) and row not in begins[-1:]:
+        if asks_for_a_turn(message) and row not in begins[-1:]:
             begins.append(row)
     return begins
 

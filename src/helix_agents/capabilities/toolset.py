@@ -28,8 +28,8 @@ from helix_agents.capabilities.watching import changes_after, end_subscriptions,
 from helix_agents.domain.capability_errors import CapabilityError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import Message, ToolMessage, UserMessage
-from helix_agents.domain.queued import was_taken_in
+from helix_agents.domain.messages import Message, ToolMessage
+from helix_agents.domain.queued import asks_for_a_turn
 from helix_agents.domain.records import JSON
 from helix_agents.ports.entries import EntryStore
 
@@ -95,7 +95,7 @@ class StateCapabilities:
     def _were_called(self, transcript: Sequence[Message]) -> bool:
         """Whether the agent has called any of these tools since the user message that began the turn."""
         for message in reversed(transcript):
-            if isinstance(message, UserMessage) and not (message.hidden or was_taken_in(message)):
+            if asks_for_a_turn(message):
                 return False
             if isinstance(message, ToolMessage) and message.tool_name in self._names:
                 return True

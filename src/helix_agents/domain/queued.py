@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence, Set
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from msgspec.structs import replace
 
@@ -149,13 +149,18 @@ def was_taken_in(message: UserMessage) -> bool:
     return message.metadata.get("helix") == STEERED
 
 
+def asks_for_a_turn(message: Message) -> TypeGuard[UserMessage]:
+    """Whether somebody began a turn with this message: it is shown, and no run that was going took it in."""
+    return isinstance(message, UserMessage) and not message.hidden and not was_taken_in(message)
+
+
 def said_last(messages: Sequence[Message]) -> list[UserMessage]:
     """What the user said last in a conversation: the message that began the turn, and those that it took in since."""
     said: list[UserMessage] = []
     for message in reversed(messages):
         if isinstance(message, UserMessage) and not message.hidden:
             said.append(message)
-            if not was_taken_in(message):
+            if asks_for_a_turn(message):
                 break
     return said[::-1]
 

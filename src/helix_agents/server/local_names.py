@@ -1,7 +1,7 @@
-"""A server for this machine alone that lets everybody in: only pages that reach it under a name of this machine may.
+"""A server without tokens on this machine alone: only pages that reach it under a name of this machine get in.
 
 A page of another site cannot read from such a server, unless its site gives its own name the address of its reader's
-machine. To the browser, the server then is that site. What it still says is the name.
+machine. To the browser, the server then is that site; but each request still says the name.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class LocalNames:
     def __init__(self, app: ASGIApp, origins: Iterable[str]) -> None:
         self._app = app
         self._anyone = "*" in origins
-        self._hosts = {urlsplit(origin).hostname for origin in origins}
+        self._hosts = {urlsplit(origin).hostname for origin in origins} - {None}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         named = next((value for name, value in scope.get("headers", ()) if name == b"host"), None)

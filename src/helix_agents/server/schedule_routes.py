@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from starlette.responses import Response
 
 from helix_agents.domain.errors import MissingExtraError, ScheduleNotFoundError
-from helix_agents.domain.schedules import Schedule, ScheduleId
+from helix_agents.domain.schedules import Schedule
 from helix_agents.server.answers import ScheduleDetail, SchedulePage, ScheduleSummary
 from helix_agents.server.bodies import NoFields, ScheduleBody, messages_of
 from helix_agents.server.calls import Call, json_response
@@ -28,7 +28,7 @@ async def list_schedules(call: Call) -> Response:
 
 async def get_schedule(call: Call) -> Response:
     """One schedule, and what happened the last time it was due."""
-    schedule_id = _path_id(call)
+    schedule_id = call.path_id("schedule")
     schedule = await call.schedules().find(schedule_id)
     if schedule is None:
         raise ScheduleNotFoundError(schedule_id)
@@ -42,7 +42,7 @@ async def set_schedule(call: Call) -> Response:
     expression in a `timezone`. Its turns belong to the caller, and start in sessions of the caller only.
     """
     body: ScheduleBody = await call.body(ScheduleBody)
-    schedule_id = _path_id(call)
+    schedule_id = call.path_id("schedule")
     agent = entry_agent(call, body.agent_type)
     messages = call.checked_messages(messages_of(body.message))
     check_metadata(body.metadata)
@@ -73,25 +73,21 @@ async def set_schedule(call: Call) -> Response:
 async def pause_schedule(call: Call) -> Response:
     """Start no more turns until the schedule is resumed."""
     await call.body(NoFields)
-    return _shown(await call.schedules().pause(_path_id(call)))
+    return _shown(await call.schedules().pause(call.path_id("schedule")))
 
 
 async def resume_schedule(call: Call) -> Response:
     """Continue a paused schedule with its next time."""
     await call.body(NoFields)
-    return _shown(await call.schedules().resume(_path_id(call)))
+    return _shown(await call.schedules().resume(call.path_id("schedule")))
 
 
 async def delete_schedule(call: Call) -> Response:
     """Remove a schedule. The sessions that it started stay."""
-    schedule_id = _path_id(call)
+    schedule_id = call.path_id("schedule")
     if not await call.schedules().delete(schedule_id):
         raise ScheduleNotFoundError(schedule_id)
     return Response(status_code=204)
-
-
-def _path_id(call: Call) -> ScheduleId:
-    return call.path_id("schedule")
 
 
 def _shown(schedule: Schedule) -> Response:

@@ -108,7 +108,7 @@ class Sandbox:
         shown = self._that_show(Path(os.path.realpath(files)), os.path.realpath)
         if shown is not None:
             raise NoSandboxError(f"links make what commands read in {shown!r} and the workspaces parts of each other")
-        apart = (*_apart(network=self.network), *(_WITHOUT_MORE if _knows_it(program) else ()))
+        apart = (*_apart(network=self.network), *(_WITHOUT_MORE if _can_forbid_namespaces(program) else ()))
         return (program, *apart, *self._seen(files), "--", *command)
 
     def _that_show(self, place: Path, plain: Callable[[str], str]) -> str | None:
@@ -140,7 +140,7 @@ class Sandbox:
 
 
 @cache
-def _knows_it(program: str) -> bool:
+def _can_forbid_namespaces(program: str) -> bool:
     """Whether this bubblewrap can forbid further namespaces: one before 0.8, or one that is setuid, cannot."""
     if os.stat(program).st_mode & stat.S_ISUID:
         return False

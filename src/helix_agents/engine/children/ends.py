@@ -5,9 +5,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from helix_agents.agent.names import SUBAGENT
 from helix_agents.domain.ids import SessionId, ToolCallId
-from helix_agents.domain.messages import TOOLS_BEGUN, ToolMessage
+from helix_agents.domain.messages import TOOLS_BEGUN, AssistantMessage, ToolMessage
 from helix_agents.domain.paging import MAX_LIMIT
 from helix_agents.domain.parts import Content, in_json, looks_like_parts, parts_of_output
 from helix_agents.domain.runs import SUSPENDED, RunRecord
@@ -93,8 +92,11 @@ async def _tools_begun(store: SessionStateStore, session_id: SessionId) -> set[s
     results = [each for each in transcript if isinstance(each, ToolMessage)]
     begun = {each.tool_name for each in results if not was_never_begun(each)}
     begun.update(effect.tool_name for effect in await store.list_effects(session_id))
-    for ref in await store.get_sub_session_refs(session_id):
-        begun.add(f"{SUBAGENT}{ref.agent_type}"[:64])
+    below = await store.get_sub_session_refs(session_id)
+    delegated = {ref.tool_call_id for ref in below}
+    calls = (call for each in transcript if isinstance(each, AssistantMessage) for call in each.tool_calls)
+    begun.update(call.name for call in calls if call.id in delegated)
+    for ref in below:
         begun |= await _tools_begun(store, ref.sub_session_id)
     return begun
 

@@ -19,7 +19,7 @@ from helix_agents.domain.errors import (
 )
 from helix_agents.domain.ids import RunId, SessionId
 from helix_agents.domain.messages import UserMessage
-from helix_agents.domain.queued import QueuedTurn, keeps_others_waiting, was_taken_in
+from helix_agents.domain.queued import QueuedTurn, asks_for_a_turn, keeps_others_waiting
 from helix_agents.domain.session_changes import has_changed_hands
 from helix_agents.domain.sessions import BranchPoint, CreateSession, SessionState, TracingContext
 from helix_agents.domain.traces import TRACE, read_trace_place, span_id_of_run, trace_id_of
@@ -94,7 +94,7 @@ async def began_with(store: SessionStateStore, session_id: SessionId, key: str) 
             if message.id == key:
                 return True
             # The message that started the turn is before those that its run took in.
-            if not (message.hidden or was_taken_in(message)):
+            if asks_for_a_turn(message):
                 return False
         if not page.has_more:
             return False

@@ -13,7 +13,7 @@ from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent
 from helix_agents.domain.errors import ContextTooLongError, HelixError, ModelError
 from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from helix_agents.domain.parts import in_words, result_in_words
-from helix_agents.domain.queued import said_last, was_taken_in
+from helix_agents.domain.queued import asks_for_a_turn, said_last
 from helix_agents.domain.recollections import is_recollection
 from helix_agents.domain.records import JSON, encode
 from helix_agents.domain.summaries import summarised_by, summary_message
@@ -98,7 +98,7 @@ async def _compact(
         log_exception("history.compaction_failed", problem, **about)
         return await _gave_up(scope, step, shown, summaries)
     summarised = shown.summarised(until)
-    if not any(map(_is_task, messages[until:])):
+    if not any(map(asks_for_a_turn, messages[until:])):
         text += _latest_words(scope.transcript[: summarised.messages], compaction.kept)
     summary = summary_message(f"{_OPENING}\n\n{text}", summarised)
     if about_tokens(summary) >= min(size, compaction.above_tokens):
@@ -197,10 +197,6 @@ class _Summaries:
         left = await fire_with_draft(self._scope, self._step, event, StepWrites(ops=tuple(self._written)))
         self._written.extend(left.writes.ops)
         self._usage.extend(left.usage)
-
-
-def _is_task(message: Message) -> bool:
-    return isinstance(message, UserMessage) and not (message.hidden or was_taken_in(message))
 
 
 def _latest_words(before: Sequence[Message], keep_tokens: int) -> str:

@@ -13,7 +13,7 @@ from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent
 from helix_agents.agent.memory import AgentMemory, Lesson
 from helix_agents.domain.errors import ModelError
 from helix_agents.domain.messages import AssistantMessage, Message, Text, ToolMessage, UserMessage
-from helix_agents.domain.queued import was_taken_in
+from helix_agents.domain.queued import asks_for_a_turn
 from helix_agents.domain.recollections import (
     REMEMBERED,
     is_learned_from,
@@ -109,8 +109,7 @@ async def learn(scope: RunScope, work: StepWork) -> None:
 async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
     assert memory.learns_every is not None
     said = _unlearned([*scope.transcript, *work.messages[len(scope.carried.notices) :]])
-    turns = sum(isinstance(each, UserMessage) and not was_taken_in(each) for each in said)
-    if turns < memory.learns_every:
+    if sum(map(asks_for_a_turn, said)) < memory.learns_every:
         return
     step, round_ = work.batch.step, work.batch.round
     context = run_context(scope, step, scope.draft(), Notes())

@@ -76,7 +76,7 @@ class Janitor:
         """Sweep forever. Expired sessions and capabilities have rounds of their own: deleting workspaces and delivering
         notices may take long, and nothing else may wait for that."""
         await asyncio.gather(
-            self._forever(partial(self._sweep, services=False), interval_seconds),
+            self._forever(partial(self._sweep, slow=False), interval_seconds),
             self._forever(self._clean_up, interval_seconds),
             self._forever(self._sweep_capabilities, interval_seconds),
         )
@@ -101,7 +101,7 @@ class Janitor:
         """
         return await self._sweep()
 
-    async def _sweep(self, *, services: bool = True) -> Swept:
+    async def _sweep(self, *, slow: bool = True) -> Swept:
         problems: list[Exception] = []
 
         async def part(work: Awaitable[T], otherwise: T) -> T:
@@ -116,7 +116,7 @@ class Janitor:
         expired_calls = await part(self._expire_calls(), 0)
         recovered = await part(self._recover(), Recovered())
         cleanup = CleanupSummary()
-        if services:
+        if slow:
             cleanup = await part(self._clean_up(), cleanup)
             await part(self._sweep_capabilities(), None)
         stops = await part(self._remotes.pay_stops(), StopsPaid())

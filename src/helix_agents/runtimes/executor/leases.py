@@ -4,7 +4,8 @@ import asyncio
 import threading
 from typing import Literal, TypeAlias, get_args
 
-from helix_agents.domain.errors import DefinitionError, HelixError
+from helix_agents.agent.choices import check_whole
+from helix_agents.domain.errors import HelixError
 from helix_agents.domain.runs import RunRecord
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.services import Liveness
@@ -55,15 +56,11 @@ class LeaseKeeper:
     failed renewal is tried again sooner.
 
     Raises:
-        DefinitionError: the lease is too short to be renewed.
+        DefinitionError: `lease_ms` is no whole number above 0.
     """
 
     def __init__(self, store: SessionStateStore, owner: str, lease_ms: int) -> None:
-        is_number = isinstance(lease_ms, int | float)  # pyright: ignore[reportUnnecessaryIsInstance]
-        if not (is_number and lease_ms >= 1):
-            raise DefinitionError(
-                "Executor", f"lease_ms={lease_ms!r} is not a duration; a lease lasts at least one millisecond."
-            )
+        check_whole("Executor", "lease_ms", lease_ms, 1)
         self.owner = owner
         self._names = [owner]
         self._store = store

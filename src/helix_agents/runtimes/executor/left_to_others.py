@@ -13,7 +13,7 @@ from helix_agents.runtimes.executor.runtime import Runtime
 
 @dataclass(frozen=True)
 class LeftToOthers:
-    """The agents whose runs are left to processes that open deps."""
+    """The runs that are left to processes that know their agents and open deps. Each agent is logged once."""
 
     runtime: Runtime
     agents: AgentRegistry
@@ -22,16 +22,16 @@ class LeftToOthers:
 
     def leaves(self, agent: AnyAgent) -> bool:
         """Whether a tool of the agent, or of one it delegates or hands over to, takes deps while nothing opens them
-        here; logged once."""
+        here."""
         missing = self._missing(agent)
         if missing is not None and agent.name not in self._told:
             self._told.add(agent.name)
             log_event("agent.deps_missing", logging.WARNING, agent=agent.name, tool=missing.tool, deps=missing.deps)
         return missing is not None
 
-    def does_not_know(self, session: SessionState) -> None:
-        """The agent that works in the session is not known here; logged once. Without a word, a program that forgot to
-        register it would wait for its run forever."""
+    def tell_unknown(self, session: SessionState) -> None:
+        """Log that the agent at work in a session is not known here. Without a word, a program that forgot to register
+        it would wait for its run forever."""
         name = session.worked_by
         if name not in self._unknown:
             self._unknown.add(name)

@@ -117,7 +117,7 @@ async def _recover(
     session = await store.load_state(orphan.session_id)
     agent = await find_agent(store, services.agents, session)
     if agent is None:
-        left.does_not_know(session)
+        left.tell_unknown(session)
         return "unknown_agent"
     if left.leaves(agent):
         return "missing_deps"

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.agent_checks import check_hooks
-from helix_agents.agent.choices import check_whole
+from helix_agents.agent.choices import check_whole, is_number
 from helix_agents.agent.hooks import SomeHooks, each_hooks
 from helix_agents.agent.registry import AgentRegistry
 from helix_agents.domain.errors import DefinitionError
@@ -127,13 +127,13 @@ def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
         DefinitionError: names the setting, and lists the valid ones.
     """
     between = given.get("janitor_seconds")
-    if between is not None and not (_is_number(between) and between > 0):
+    if between is not None and not (is_number(between) and between > 0):
         raise DefinitionError(
             kind.__name__,
             f"janitor_seconds={between!r} is not a number of seconds between two rounds; None means no janitor.",
         )
     grace = given.get("grace", 0)
-    if not (_is_number(grace) and grace >= 0):
+    if not (is_number(grace) and grace >= 0):
         raise DefinitionError(kind.__name__, f"grace={grace!r} is not a number of seconds.")
     check_hooks(each_hooks(given.get("hooks")), kind.__name__)
     if not isinstance(given.get("options"), EngineOptions | None):
@@ -146,7 +146,3 @@ def check_settings(kind: type[Any], given: Mapping[str, Any]) -> None:
         close = get_close_matches(name, known, n=1)
         meant = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}."
         raise DefinitionError(kind.__name__, f"there is no setting {name!r}; {meant}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ from helix_agents.domain.ids import RunId, SessionId, ToolCallId
 from helix_agents.domain.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import OPEN, UNKNOWN_OUTCOME, PendingCall, PendingFilter
-from helix_agents.domain.queued import was_taken_in
+from helix_agents.domain.queued import asks_for_a_turn, was_taken_in
 from helix_agents.domain.rendering import surviving
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState
@@ -99,7 +99,7 @@ def split_turns(messages: Sequence[Message], entering: Iterable[UserMessage] = (
     first, begin = 0, 0
     everything = (*messages, *entering)
     for place, message in enumerate(everything):
-        if isinstance(message, UserMessage) and not message.hidden and not was_taken_in(message):
+        if asks_for_a_turn(message):
             if place > begin or asked is not None:
                 turns.append(Turn(asked=asked, first=first, messages=tuple(everything[begin:place])))
             asked, first, begin = message, place, place + 1

@@ -145,13 +145,13 @@ def _check_origin(call: Call) -> None:
     origin = call.request.headers.get("origin")
     if origin is None or "*" in call.origins or origin in call.origins:
         return
-    host, is_local = _host_in(origin)
-    if not is_local and (call.open_to_all or host != call.request.headers.get("host")):
+    host, is_here = _host_in(origin)
+    if not is_here and (call.open_to_all or host != call.request.headers.get("host")):
         raise RefusedError(403, "forbidden", f"Pages of {origin[:200]} may not call; see cors_origins of the server.")
 
 
 def _host_in(origin: str) -> tuple[str, bool]:
-    """The host of a site, with its port, and whether it is this machine; empty if it has none, or is no site at all."""
+    """The host of a site with its port, empty if there is none, and whether it is this machine."""
     try:
         site = urlsplit(origin)
         return site.netloc, is_local(site.hostname)

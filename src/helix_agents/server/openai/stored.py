@@ -27,7 +27,7 @@ from helix_agents.domain.messages import (
 )
 from helix_agents.domain.paging import MAX_LIMIT, whole_list
 from helix_agents.domain.pending import ApprovalAnswer, PendingCall, PendingFilter, ToolAnswer
-from helix_agents.domain.queued import QueuedTurn, was_taken_in
+from helix_agents.domain.queued import QueuedTurn, asks_for_a_turn
 from helix_agents.domain.records import JSON
 from helix_agents.domain.runs import SUSPENDED, RunRecord
 from helix_agents.domain.sessions import SessionState, SessionSummary
@@ -274,7 +274,7 @@ class Conversation:
     def note(self, run: RunRecord | None) -> "_Note":
         """The notes that came with a response's message; if the response only answers calls, the notes of the turn."""
         while run is not None:
-            said = [message for _, message in self._said_in(run) if not was_taken_in(message)]
+            said = [message for _, message in self._said_in(run) if asks_for_a_turn(message)]
             if said:
                 return _note(said[-1])
             run = None if run.previous_run_id is None else self.run(run.previous_run_id)
@@ -359,16 +359,11 @@ async def _said_since(
     the notes about the response."""
     while True:
         found = await messages.newer_than(partial(_is_reply_of_others, _known(runs, first)))
-        has_user = any(map(_begins_turn, found))
+        has_user = any(asks_for_a_turn(each.message) for each in found)
         before = None if has_user else await _before(runs, first)
         if before is None:
             return found
         first = before
-
-
-def _begins_turn(each: StoredMessage) -> bool:
-    said = each.message
-    return isinstance(said, UserMessage) and not said.hidden and not was_taken_in(said)
 
 
 def _is_reply_of_others(known: frozenset[RunId], each: StoredMessage) -> bool:

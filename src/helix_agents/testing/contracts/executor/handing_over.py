@@ -12,18 +12,11 @@ from helix_agents.agent.client_tools import ask_human
 from helix_agents.agent.context import RunContext, ToolContext
 from helix_agents.agent.failures import FailRun
 from helix_agents.agent.handoffs import Handoff
-from helix_agents.agent.hook_events import (
-    MessageEvent,
-)
+from helix_agents.agent.hook_events import MessageEvent
 from helix_agents.agent.hooks import Hooks
 from helix_agents.agent.tools import tool
 from helix_agents.domain.checkpoints import BEGINNING
-from helix_agents.domain.errors import (
-    AgentMismatchError,
-    InvalidInputError,
-    InvalidStateError,
-    UnknownAgentError,
-)
+from helix_agents.domain.errors import AgentMismatchError, InvalidInputError, InvalidStateError, UnknownAgentError
 from helix_agents.domain.pending import ApprovalAnswer, ToolAnswer
 from helix_agents.domain.sessions import BranchPoint, SessionFilter
 from helix_agents.domain.usage import UsageFilter
@@ -311,7 +304,7 @@ class HandingOverContract(ScenarioContract):
             assert handle is not None
             assert await completed(handle) == "That too."
 
-    # -- state
+    # -- what else the reply asks for
 
     async def test_calls_beside_a_handoff_are_answered_first_in_whichever_process(
         self, open_executor: OpenExecutor

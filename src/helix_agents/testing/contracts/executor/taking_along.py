@@ -203,8 +203,6 @@ class TakingAlongContract(ScenarioContract):
             assert await completed(await other.retry(desk, SESSION)) == "Yes?"
             assert (await other.sessions.get(SESSION)).custom_state == {"number": "", "lines": ["desk: x"]}
 
-    # -- what else the reply asks for
-
     async def test_state_that_is_too_large_for_its_store_is_not_carried_over(self, open_executor: OpenExecutor) -> None:
         billing = Agent(name="billing", description="Money.", model=ScriptedModel([]), state=Invoice)
         to = Handoff(billing, state=lambda state, given: Invoice(number="9" * 3_000))
