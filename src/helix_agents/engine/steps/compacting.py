@@ -24,6 +24,7 @@ from helix_agents.engine.desk import COMPACTING, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.shown import BYTES_PER_TOKEN, Shown, about_tokens
+from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.user_code import fire_with_draft, surrounding
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
@@ -94,6 +95,8 @@ async def _compact(
         text = await summaries.summarise([each for each in messages[:until] if not is_recollection(each)])
     except (Exception, ControlFlow) as problem:
         if isinstance(problem, FailRun) or (isinstance(problem, HelixError) and not isinstance(problem, ModelError)):
+            if spent := summaries.noted().usage:
+                await scope.note(step, f"{COMPACTING}none", Note(usage=spent))
             raise
         log_exception("history.compaction_failed", problem, **about)
         return await _gave_up(scope, step, shown, summaries)
@@ -149,6 +152,7 @@ class _Summaries:
         Raises:
             ModelError: there is no summary.
             FailRun: a hook wants the run to fail.
+            BudgetExhaustedError, PriceUnknownError: no further part may be asked for.
         """
         try:
             return await self._ask("\n\n".join(_told(messages)))
@@ -164,6 +168,9 @@ class _Summaries:
         return Note(notices=made, usage=tuple(self._usage), writes=StepWrites(ops=tuple(self._written)))
 
     async def _ask(self, told: str) -> str:
+        if self._usage:
+            # A summary in parts takes many calls.
+            await check_budgets(self._scope, self._usage)
         # As text and without tools: some providers reject tool calls in a request that offers no tools.
         request = msgspec.structs.replace(self._request, messages=(UserMessage(content=told),))
         scope, name = self._scope, self._model.name

@@ -6,11 +6,12 @@ from typing import Any
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.tools import Tool, Wakeup, tool
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import ModelUnavailableError
 from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.recollections import REMEMBERED, is_recollection
 from helix_agents.domain.sessions import BranchPoint
-from helix_agents.llm.scripted import ScriptedModel, call
+from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.memory.hashing import HashingEmbedder
 from helix_agents.memory.learning import MemoryGeneration
 from helix_agents.memory.memory import Memory
@@ -246,6 +247,27 @@ class RememberingContract(ScenarioContract):
             assert (await transcript(other))[-1].metadata[REMEMBERED] == [kept.id]
             used = {each.source_name: each.calls for each in (await handle.usage()).sources}
             assert used["learner"] == 1
+
+    async def test_an_answer_of_the_learning_model_that_is_of_no_use_is_paid_for(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        if parts.memories is None:
+            return
+        answers = iter([reply("Ann has", stop_reason="length"), "Nothing."])
+        learner = ScriptedModel(lambda _: next(answers), name="learner")
+        agent = _agent(_Answers(), Memory(generation=MemoryGeneration(model=learner)), budget=Budget(model_calls=9))
+        async with open_executor(memories=parts.memories) as helix:
+            await _say(helix, agent, "My cat is called Mog.")
+            handle = await helix.get_handle(agent, SESSION)
+            assert handle is not None
+            used = {each.source_name: each.calls for each in (await handle.usage()).sources}
+            assert used == {"answers": 1, "learner": 1}
+            session = await helix.sessions.get(SESSION)
+            assert session.spent is not None
+            assert session.spent.total.model_calls == 2
+            # The turn is looked at again with the next one.
+            await _say(helix, agent, "And she is old.")
+            assert (await transcript(helix))[-1].metadata[REMEMBERED] == []
 
     async def test_a_turn_that_was_steered_is_one_of_those_after_which_memories_are_made(
         self, open_executor: OpenExecutor, parts: Backend
