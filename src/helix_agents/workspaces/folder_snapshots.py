@@ -10,7 +10,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import file_digest
-from shutil import copyfileobj, rmtree
+from shutil import copyfileobj
 
 from helix_agents.domain.errors import HelixError, WorkspaceFailedError
 from helix_agents.domain.records import Record, decode, encode
@@ -22,6 +22,7 @@ from helix_agents.workspaces.guarded_folder import (
     make_folder,
     opened,
     read_file,
+    remove,
     write_file,
 )
 
@@ -109,12 +110,9 @@ class FolderSnapshots:
                 with opened(SNAPSHOTS, within=theirs) as snapshots:
                     found = read_file(snapshots, name + _SUFFIX, name, _MOST_BYTES_OF_A_LIST)
                 entries = decode(found, _Snapshot).entries
-            with opened(FILES, within=home) as files:
+            with opened(FILES, within=home) as files, opened(ASIDE, within=home) as aside:
                 for each in os.listdir(files):
-                    if info_of(each, os.stat(each, dir_fd=files, follow_symlinks=False)).kind == "folder":
-                        rmtree(each, dir_fd=files)
-                    else:
-                        os.unlink(each, dir_fd=files)
+                    remove(each, files, aside=aside)
                 if entries:
                     with opened(OBJECTS, within=theirs) as objects:
                         _fill(files, objects, entries)
