@@ -9,6 +9,7 @@ import msgspec
 
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import Contained, ControlFlow
+from helix_agents.agent.history import processed
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent
 from helix_agents.agent.memory import AgentMemory, Lesson
 from helix_agents.domain.errors import ModelError
@@ -43,7 +44,7 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
     Whether this is due follows from the transcript, and what was told joins the transcript with the step's commit.
 
     Raises:
-        DefinitionError, Exception: the owner of the memories could not be determined.
+        DefinitionError, Exception: the owner of the memories could not be determined, or a history processor failed.
     """
     memory = scope.agent.memory
     if memory is None or not memory.recalls:
@@ -51,8 +52,11 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
     question = _just_said(scope.transcript)
     if not question:
         return
-    shown = scope.transcript if scope.shown is None else scope.shown.follow()
+    shown: Sequence[Message] = scope.transcript if scope.shown is None else scope.shown.follow()
     with scope.stop.cutting():
+        if scope.agent.history_processors and told_in(shown):
+            # What the model sees no more may be told again.
+            shown = await processed(scope.agent.history_processors, context, shown)
         found = await memory.recall(context, question, told_in(shown))
         if found:
             scope.carried.tell_with_reply(recollection_message(found, scope.session.user_id))

@@ -5,6 +5,7 @@ from typing import Any
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import RunContext
+from helix_agents.agent.history import LastTurns
 from helix_agents.agent.tools import Tool, Wakeup, tool
 from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import ModelUnavailableError
@@ -137,6 +138,21 @@ class RememberingContract(ScenarioContract):
             assert model.shown[-1][: len(before)] == before
             assert lines(model.shown[-1]).count("hidden: recollection") == 2
             assert "black tea now" in model.told
+
+    async def test_what_a_history_processor_shows_no_more_is_told_again(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        if parts.memories is None:
+            return
+        await _manager(parts).save(ANN, "Likes green tea")
+        for processors, tells in (([LastTurns(turns=2)], [1, 1, 1, 1]), ([], [1, 1, 1, 1])):
+            model, session = _Answers(), f"s-{len(processors)}"
+            async with open_executor(memories=parts.memories) as helix:
+                agent = _agent(model, history_processors=processors)
+                await _say(helix, agent, *["Which tea?"] * 4, session=session)
+                assert [lines(each).count("hidden: recollection") for each in model.shown] == tells
+                told = [line for line in await spoken(helix, session) if line.startswith("hidden")]
+                assert len(told) == (2 if processors else 1)
 
     async def test_who_goes_back_to_before_it_was_told_is_told_again(
         self, open_executor: OpenExecutor, parts: Backend
