@@ -129,6 +129,27 @@ async def test_a_message_in_the_middle_of_a_turn_does_not_hide_that_its_agent_ac
         assert await briefings(helix, "s-1") == [(["before"], []), ([], [])]
 
 
+@pytest.mark.parametrize("together", [False, True])
+async def test_who_takes_over_and_does_nothing_misses_nothing_of_what_happened_before(
+    each_world: World, together: bool
+) -> None:
+    look, over = reply(calls=[LOOK]), reply(calls=[call("handoff__bob", {})])
+    bob = Agent(
+        name="bob",
+        description="Helps.",
+        model=ScriptedModel(lambda said: look if (said.session_id, said.step) == ("s-2", 1) else "Mine."),
+        capabilities=[bundle_of(each_world)],
+    )
+    script = [reply(calls=[call("handoff__bob", {}), LOOK])] if together else [look, over]
+    ann = Agent(name="ann", model=ScriptedModel(script), capabilities=[bundle_of(each_world)], handoffs=[bob])
+    async with Executor.open(each_world.url, agents=[ann, bob]) as helix, each_world.open("eve") as eve:
+        await eve.shared.set("before", 1, expected_version=0)
+        assert await (await helix.execute(ann, "go", "s-1")).output() == "Mine."
+        await (await helix.execute(bob, "go", "s-2")).result()
+        assert await briefings(helix, "s-1") == [(["before"], [])]
+        assert await briefings(helix, "s-2") == [(["before"], [])]
+
+
 async def test_of_many_changes_the_first_are_shown_and_all_are_counted(each_world: World) -> None:
     async with each_world.open("ann") as ann, each_world.open("bob") as bob:
         for number in range(30):

@@ -235,8 +235,9 @@ async def test_a_line_that_cannot_be_read_is_answered_under_its_number(world: Wo
             {"jsonrpc": "2.0", "id": 3, "method": 4},
             {"jsonrpc": "2.0", "id": 5, "result": 6},
             {"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": {"name": "half a letter: \ud83d"}},
+            '{"jsonrpc": "2.0", "id": 8, "method": "ping", "text": "' + '\\"' * 200_000 + "\\",
             {"jsonrpc": "2.0", "id": 7, "method": "ping"},
-            answers=8,
+            answers=9,
         )
         rest, _ = await process.communicate(b"")
         assert (rest, process.returncode) == (b"", 0)
@@ -249,6 +250,7 @@ async def test_a_line_that_cannot_be_read_is_answered_under_its_number(world: Wo
         (3, types.INVALID_REQUEST),
         (None, types.INVALID_REQUEST),
         (6, types.PARSE_ERROR),
+        (8, types.PARSE_ERROR),
         (7, None),
     ]
     assert "nested too deeply" in said[1]["error"]["message"]

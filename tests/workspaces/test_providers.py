@@ -246,6 +246,37 @@ async def test_a_snapshot_of_too_much_is_refused(root: Path) -> None:
     assert await provider.snapshots.list(ref) == []
 
 
+async def test_a_tree_of_any_depth_is_deleted_and_folders_may_be_read_only(
+    provider: LocalWorkspaces, files: WorkspaceFiles, folder: Path
+) -> None:
+    ref = WorkspaceRef(provider_id="local", ref=ANN.key)
+
+    def keep_out() -> None:
+        (folder / "deep" / "read" / "only").mkdir(parents=True, exist_ok=True)
+        (folder / "deep" / "link").symlink_to("read")
+        for each in ("deep/read", "deep"):
+            os.chmod(folder / each, 0o555)
+
+    at = os.open(folder, os.O_RDONLY)
+    for _ in range(1_050):
+        os.mkdir("deep", dir_fd=at)
+        above, at = at, os.open("deep", os.O_RDONLY, dir_fd=at)
+        os.close(above)
+    os.close(at)
+    keep_out()
+    # Left by a process that died.
+    (folder.parent / "aside" / "gone-1" / "deep").mkdir(parents=True)
+    assert await files.delete("deep", with_contents=True)
+    assert os.listdir(folder) == []
+    assert os.listdir(folder.parent / "aside") == ["gone-1"]
+    keep_out()
+    await provider.snapshots.restore(ref, None)
+    assert os.listdir(folder) == []
+    keep_out()
+    await provider.delete(ANN, ref)
+    assert os.listdir(provider.root) == []
+
+
 async def test_a_written_file_keeps_its_rights_and_folders_are_found_from_the_module(
     files: WorkspaceFiles, folder: Path
 ) -> None:

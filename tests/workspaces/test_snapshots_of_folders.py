@@ -135,6 +135,23 @@ def test_no_change_is_missed_although_size_and_time_are_as_before(
     assert restored(folder, files, "one") == {"a": b"Aeta"}
 
 
+def test_a_file_that_changes_while_it_is_kept_changes_no_other(
+    folder: GuardedFolder, files: Path, snapshots: FolderSnapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = files / "a"
+    for each in (changing, files / "b"):
+        each.write_bytes(b"Aeta")
+
+    def late(file: Any, kind: str) -> Any:
+        digest = file_digest(file, kind)
+        changing.write_bytes(b"Beta")
+        return digest
+
+    monkeypatch.setattr(folder_snapshots, "file_digest", late)
+    snapshots.create("one")
+    assert restored(folder, files, "one") == {"a": b"Beta", "b": b"Aeta"}
+
+
 @pytest.mark.usefixtures("soon_settled")
 @pytest.mark.parametrize("left", [None, b"", b"{", b'{"files": {}, "more": 1}', b'{"files": [1]}'])
 def test_what_the_last_snapshot_knew_may_be_lost_or_unreadable(

@@ -28,9 +28,10 @@ from helix_agents.capabilities.watching import changes_after, end_subscriptions,
 from helix_agents.domain.capability_errors import CapabilityError
 from helix_agents.domain.errors import DefinitionError
 from helix_agents.domain.ids import SessionId
-from helix_agents.domain.messages import Message, ToolMessage
+from helix_agents.domain.messages import AssistantMessage, Message, ToolMessage
 from helix_agents.domain.queued import asks_for_a_turn
 from helix_agents.domain.records import JSON
+from helix_agents.domain.transcript import hands_over
 from helix_agents.ports.entries import EntryStore
 
 if TYPE_CHECKING:
@@ -93,13 +94,19 @@ class StateCapabilities:
         await end_subscriptions(store, is_over)
 
     def _were_called(self, transcript: Sequence[Message]) -> bool:
-        """Whether the agent has called any of these tools since the user message that began the turn."""
+        """Whether the agent has called any of these tools since the user message that began the turn, or since it took
+        the conversation over."""
+        called = False
         for message in reversed(transcript):
-            if asks_for_a_turn(message):
-                return False
-            if isinstance(message, ToolMessage) and message.tool_name in self._names:
-                return True
-        return False
+            if isinstance(message, ToolMessage):
+                if hands_over(message):
+                    # All results of that reply are those of the agent before.
+                    return False
+                called = called or message.tool_name in self._names
+            elif asks_for_a_turn(message) or (called and isinstance(message, AssistantMessage)):
+                # The results of a reply are before it here, in whatever order.
+                return called
+        return called
 
     def _tool(self, capability: Capability) -> Tool[..., Any]:
         async def run(ctx: ToolContext[Any, Any], **inputs: Any) -> dict[str, JSON]:

@@ -9,8 +9,9 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from hashlib import file_digest
-from shutil import copyfileobj, rmtree
+from hashlib import file_digest, sha256
+from shutil import copyfileobj
+from typing import BinaryIO
 
 from helix_agents.domain.errors import HelixError, WorkspaceFailedError
 from helix_agents.domain.records import Record, decode, encode
@@ -22,6 +23,7 @@ from helix_agents.workspaces.guarded_folder import (
     make_folder,
     opened,
     read_file,
+    remove,
     write_file,
 )
 
@@ -33,6 +35,7 @@ KNOWN = "known.json"
 _SUFFIX = ".json"
 _MOST_BYTES_OF_A_LIST = 100_000_000
 _SETTLED_NS = 2_000_000_000
+_BLOCK_BYTES = 1 << 18
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -109,12 +112,9 @@ class FolderSnapshots:
                 with opened(SNAPSHOTS, within=theirs) as snapshots:
                     found = read_file(snapshots, name + _SUFFIX, name, _MOST_BYTES_OF_A_LIST)
                 entries = decode(found, _Snapshot).entries
-            with opened(FILES, within=home) as files:
+            with opened(FILES, within=home) as files, opened(ASIDE, within=home) as aside:
                 for each in os.listdir(files):
-                    if info_of(each, os.stat(each, dir_fd=files, follow_symlinks=False)).kind == "folder":
-                        rmtree(each, dir_fd=files)
-                    else:
-                        os.unlink(each, dir_fd=files)
+                    remove(each, files, aside=aside)
                 if entries:
                     with opened(OBJECTS, within=theirs) as objects:
                         _fill(files, objects, entries)
@@ -175,11 +175,21 @@ class _Keeping:
                 with suppress(FileNotFoundError):
                     os.unlink("content", dir_fd=self._aside)
                 with opened("content", _WRITING, within=self._aside) as new, os.fdopen(os.dup(new), "wb") as writing:
-                    copyfileobj(reading, writing)
+                    # The file may have changed since it was read, and others may have what it had.
+                    digest = _copied(reading, writing)
                     writing.flush()
                     os.fsync(new)
                 os.rename("content", digest, src_dir_fd=self._aside, dst_dir_fd=self._objects)
             return digest
+
+
+def _copied(reading: BinaryIO, writing: BinaryIO) -> str:
+    """The digest of what was copied."""
+    digest = sha256()
+    while block := reading.read(_BLOCK_BYTES):
+        digest.update(block)
+        writing.write(block)
+    return digest.hexdigest()
 
 
 def _read_as(digest: str, there: os.stat_result) -> _Digest:

@@ -8,7 +8,6 @@ could be exchanged for a link: what is open stays what it is, and the rest is ch
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +22,9 @@ FILES = "files"
 ASIDE = "aside"
 LOCK = "lock"
 """What a workspace's own folder contains: its files, a place for files being written, and the lock for writers."""
+
+_GONE = "gone-"
+"""How folders are called that were moved to be deleted."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Otherwise, opening a pipe that was left there would block.
@@ -91,7 +93,10 @@ class GuardedFolder:
     def remove(self) -> None:
         """Delete the workspace with everything in it, if it exists."""
         with suppress(FileNotFoundError), opened(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as root:
-            shutil.rmtree(self.name, dir_fd=root)
+            with opened(self.name, within=root) as home:
+                while inside := os.listdir(home):
+                    remove(inside[0], home, aside=home)
+            os.rmdir(self.name, dir_fd=root)
 
     @contextmanager
     def home(self) -> Generator[int]:
@@ -146,7 +151,7 @@ class GuardedFolder:
                 return sorted(found, key=lambda each: each.path)
 
     def delete(self, path: str, with_contents: bool) -> bool:
-        with telling(path), self.alone(), self._beside(path) as (folder, name):
+        with telling(path), self.alone() as home, self._beside(path) as (folder, name):
             try:
                 there = os.stat(name, dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
@@ -154,7 +159,8 @@ class GuardedFolder:
             if not stat.S_ISDIR(there.st_mode):
                 os.unlink(name, dir_fd=folder)
             elif with_contents:
-                shutil.rmtree(name, dir_fd=folder)
+                with opened(ASIDE, within=home) as aside:
+                    remove(name, folder, aside=aside)
             else:
                 os.rmdir(name, dir_fd=folder)
             return True
@@ -224,6 +230,47 @@ def write_file(folder: int, name: str, content: bytes, mode: int | None = None, 
             os.fchmod(file, mode)
         if lasting:
             os.fsync(file)
+
+
+def remove(name: str, within: int, *, aside: int) -> None:
+    """Delete something in an open folder with all that it contains, however deep that is and whether or not its folders
+    may be written to. What is deep is first moved to another open folder of the same file system, `aside`."""
+    if not _is_folder(name, within):
+        os.unlink(name, dir_fd=within)
+        return
+    left, moved = [(within, name)], 0
+    while left:
+        above, each = left.pop()
+        with opened(each, within=above) as folder:
+            os.fchmod(folder, 0o700)
+            for inside in os.listdir(folder):
+                if not _is_folder(inside, folder):
+                    os.unlink(inside, dir_fd=folder)
+                    continue
+                moved = _move_aside(inside, folder, aside, moved + 1)
+                left.append((aside, f"{_GONE}{moved}"))
+        os.rmdir(each, dir_fd=above)
+
+
+def _move_aside(name: str, within: int, aside: int, number: int) -> int:
+    """Give a folder the first free number from here on."""
+    with opened(name, within=within) as folder:
+        # A folder that is moved gets another folder above it, which is a change of its own.
+        os.fchmod(folder, 0o700)
+    while True:
+        try:
+            os.rename(name, f"{_GONE}{number}", src_dir_fd=within, dst_dir_fd=aside)
+        except OSError as problem:
+            # One that was cut short left it here.
+            if problem.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            number += 1
+        else:
+            return number
+
+
+def _is_folder(name: str, within: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode)
 
 
 def walk(folder: int, above: Sequence[str] = (), *, deep: bool) -> Iterator[FileInfo]:

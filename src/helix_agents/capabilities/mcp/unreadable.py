@@ -12,7 +12,8 @@ import msgspec
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+# A text that never ends is one token too: trying again at each of its letters would take for ever.
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.?)*(?:"|$)|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
 
 class Answered:

@@ -24,6 +24,7 @@ from helix_agents.engine.desk import COMPACTING, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.engine.steps.shown import BYTES_PER_TOKEN, Shown, about_tokens
+from helix_agents.engine.steps.spending import check_budgets
 from helix_agents.engine.user_code import fire_with_draft, surrounding
 from helix_agents.ports.llm import LLMAdapter, ModelRequest, ModelSettings, ReplyDone
 
@@ -89,32 +90,36 @@ async def _compact(
         return False
     about: dict[str, Any] = {"session_id": scope.session.session_id, "step": step}
     summaries = _Summaries(scope, step, compaction, written)
+    # A step may try once of its own accord, and again after the model has refused it.
+    none = f"{COMPACTING}none_{'yet' if worth_tokens else 'refused'}"
     try:
         # Recollections are left out: they are told again when they matter, in their current form, if they still exist.
         text = await summaries.summarise([each for each in messages[:until] if not is_recollection(each)])
     except (Exception, ControlFlow) as problem:
         if isinstance(problem, FailRun) or (isinstance(problem, HelixError) and not isinstance(problem, ModelError)):
+            if spent := summaries.noted().usage:
+                await scope.note(step, none, Note(usage=spent))
             raise
         log_exception("history.compaction_failed", problem, **about)
-        return await _gave_up(scope, step, shown, summaries)
+        return await _gave_up(scope, step, shown, summaries, none)
     summarised = shown.summarised(until)
     if not any(map(asks_for_a_turn, messages[until:])):
         text += _latest_words(scope.transcript[: summarised.messages], compaction.kept)
     summary = summary_message(f"{_OPENING}\n\n{text}", summarised)
     if about_tokens(summary) >= min(size, compaction.above_tokens):
         log_event("history.summary_too_long", level=logging.WARNING, **about)
-        return await _gave_up(scope, step, shown, summaries)
+        return await _gave_up(scope, step, shown, summaries, none)
     await scope.note(step, f"{COMPACTING}{summarised.messages}", summaries.noted(summary))
     log_event("history.compacted", **about, messages=summarised.messages)
     return True
 
 
-async def _gave_up(scope: RunScope, step: int, shown: Shown, summaries: "_Summaries") -> bool:
-    """Record that there is no summary, and count what the attempt used."""
+async def _gave_up(scope: RunScope, step: int, shown: Shown, summaries: "_Summaries", name: str) -> bool:
+    """Record that there is no summary, and count what the attempt used in a note of this name."""
     shown.failed_at = shown.tokens
     spent = summaries.noted()
     if spent.usage or spent.writes:
-        await scope.note(step, f"{COMPACTING}none", spent)
+        await scope.note(step, name, spent)
     return False
 
 
@@ -149,6 +154,7 @@ class _Summaries:
         Raises:
             ModelError: there is no summary.
             FailRun: a hook wants the run to fail.
+            BudgetExhaustedError, PriceUnknownError: no further part may be asked for.
         """
         try:
             return await self._ask("\n\n".join(_told(messages)))
@@ -164,6 +170,9 @@ class _Summaries:
         return Note(notices=made, usage=tuple(self._usage), writes=StepWrites(ops=tuple(self._written)))
 
     async def _ask(self, told: str) -> str:
+        if self._usage:
+            # A summary in parts takes many calls.
+            await check_budgets(self._scope, self._usage)
         # As text and without tools: some providers reject tool calls in a request that offers no tools.
         request = msgspec.structs.replace(self._request, messages=(UserMessage(content=told),))
         scope, name = self._scope, self._model.name

@@ -9,6 +9,7 @@ import msgspec
 
 from helix_agents.agent.context import RunContext
 from helix_agents.agent.failures import Contained, ControlFlow
+from helix_agents.agent.history import processed
 from helix_agents.agent.hook_events import AfterLLMCallEvent, AroundLLMCallEvent
 from helix_agents.agent.memory import AgentMemory, Lesson
 from helix_agents.domain.errors import ModelError
@@ -24,7 +25,7 @@ from helix_agents.domain.recollections import (
 from helix_agents.domain.records import JSON
 from helix_agents.domain.texts import storable
 from helix_agents.domain.transcript import hands_over
-from helix_agents.domain.usage import TokenCount
+from helix_agents.domain.usage import TokenCount, UsageEntry
 from helix_agents.engine.desk import REMEMBERING, Note
 from helix_agents.engine.log import log_event, log_exception
 from helix_agents.engine.scope import RunScope
@@ -43,7 +44,7 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
     Whether this is due follows from the transcript, and what was told joins the transcript with the step's commit.
 
     Raises:
-        DefinitionError, Exception: the owner of the memories could not be determined.
+        DefinitionError, Exception: the owner of the memories could not be determined, or a history processor failed.
     """
     memory = scope.agent.memory
     if memory is None or not memory.recalls:
@@ -51,8 +52,11 @@ async def recall(scope: RunScope, context: RunContext[Any, Any]) -> None:
     question = _just_said(scope.transcript)
     if not question:
         return
-    shown = scope.transcript if scope.shown is None else scope.shown.follow()
+    shown: Sequence[Message] = scope.transcript if scope.shown is None else scope.shown.follow()
     with scope.stop.cutting():
+        if scope.agent.history_processors and told_in(shown):
+            # What the model sees no more may be told again.
+            shown = await processed(scope.agent.history_processors, context, shown)
         found = await memory.recall(context, question, told_in(shown))
         if found:
             scope.carried.tell_with_reply(recollection_message(found, scope.session.user_id))
@@ -114,19 +118,22 @@ async def _learn(scope: RunScope, work: StepWork, memory: AgentMemory) -> None:
     step, round_ = work.batch.step, work.batch.round
     context = run_context(scope, step, scope.draft(), Notes())
     lessons = _Lessons(scope, step, memory)
-    await check_budgets(scope, work.reply)
+    await check_budgets(scope, () if work.reply is None else work.reply.usage)
     begun = scope.services.clock.now_ms()
     with scope.stop.cutting():
         once = scope.step_id(step)
         lesson = await memory.lesson(context, _told(said), once)
         if lesson is None:
             return
-        answer = await lessons.ask(lesson)
-        kept = () if answer is None else await memory.learn(context, lesson, answer, once)
-        took = scope.services.clock.now_ms() - begun
-        source = {"source_type": "tokens", "source_name": lessons.name, "tokens": lessons.tokens}
-        spent = scope.usage_entry(step, **source, amount=took)
-        note = Note(round=round_, usage=(spent,), remembered=tuple(kept))
+        try:
+            answer = await lessons.ask(lesson)
+            kept = () if answer is None else await memory.learn(context, lesson, answer, once)
+        except (Exception, ControlFlow):
+            if lessons.answered:
+                # What could not be used is paid for all the same.
+                await scope.note(step, REMEMBERING, Note(round=round_, usage=(lessons.spent(begun),)))
+            raise
+        note = Note(round=round_, usage=(lessons.spent(begun),), remembered=tuple(kept))
         await scope.note(step, REMEMBERING, note)
         log_event("memory.learned", session_id=scope.session.session_id, memories=len(kept))
 
@@ -143,6 +150,7 @@ class _Lessons:
             settings = ModelSettings()
         self.name = self.model.name
         self.tokens = TokenCount()
+        self.answered = False
         self._scope = scope
         self._request = ModelRequest(
             agent_type=scope.agent.name,
@@ -174,11 +182,18 @@ class _Lessons:
             with Contained(f"Model {self.model.name!r}"):
                 done = await self._answer(request)
             self.tokens += done.usage
+            self.answered = True
             self.name = done.answered_by or self.name
             took = scope.services.clock.now_ms() - begun
             about: dict[str, Any] = {"model": self.name, "duration_ms": took, "purpose": "memory"}
             around.outcome = AfterLLMCallEvent(reply=done.reply, usage=done.usage, **about)
         return self._wanted(done.reply, lesson)
+
+    def spent(self, begun: int) -> UsageEntry:
+        """What it used since then, for the commit."""
+        took = self._scope.services.clock.now_ms() - begun
+        source = {"source_type": "tokens", "source_name": self.name, "tokens": self.tokens}
+        return self._scope.usage_entry(self._request.step, **source, amount=took)
 
     async def _answer(self, request: ModelRequest) -> ReplyDone:
         async with aclosing(self.model.ask(request)) as events:

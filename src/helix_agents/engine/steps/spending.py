@@ -13,15 +13,15 @@ from helix_agents.domain.errors import BudgetExhaustedError, PriceUnknownError
 from helix_agents.domain.ids import RunId
 from helix_agents.domain.sessions import SessionState
 from helix_agents.domain.usage import TokenCount, UsageEntry
-from helix_agents.engine.desk import SPENDING, Note, RestingReply
+from helix_agents.engine.desk import SPENDING, Note
 from helix_agents.engine.log import log_exception
 from helix_agents.engine.scope import RunScope
 from helix_agents.ports.prices import price_of
 
 
-async def check_budgets(scope: RunScope, reply: RestingReply | None = None) -> None:
-    """Allow a model call, unless a budget of the run or of one above it is spent; `reply` is what the run's model said
-    in this step, if it did.
+async def check_budgets(scope: RunScope, since: Iterable[UsageEntry] = ()) -> None:
+    """Allow a model call, unless a budget of the run or of one above it is spent; `since` is what this step used and
+    has left no note of.
 
     Raises:
         BudgetExhaustedError: nothing is left; says which limit was reached.
@@ -29,7 +29,7 @@ async def check_budgets(scope: RunScope, reply: RestingReply | None = None) -> N
     """
     if not scope.counts_spending:
         return
-    spent = _in_hand(scope, reply)
+    spent = _in_hand(scope, since)
     for budget in scope.budgets:
         _check(budget, spent.total if budget.scope == "tree" else spent.own, scope)
     while scope.spends_from_above and scope.parent is not None:
@@ -80,9 +80,9 @@ def _counted(scope: RunScope) -> Spent:
     return scope.session.spent or Spent(since=scope.run.run_id)
 
 
-def _in_hand(scope: RunScope, reply: RestingReply | None = None) -> Spent:
+def _in_hand(scope: RunScope, since: Iterable[UsageEntry] = ()) -> Spent:
     """The committed spending, plus what this step used since."""
-    usage = (*scope.carried.usage, *(() if reply is None else reply.usage))
+    usage = (*scope.carried.usage, *since)
     return _counted(scope).used(priced(scope, usage), scope.carried.spending_below)
 
 
@@ -94,7 +94,7 @@ async def _at_desk(scope: RunScope) -> Spent:
     reply = await scope.desk.find_reply(step_id) if place.round == 0 else None
     rested = await scope.desk.notes(step_id)
     told = {_whose(name): note.spending for name, note in rested.items() if note.spending is not None}
-    spent = _in_hand(scope, reply)
+    spent = _in_hand(scope, () if reply is None else reply.usage)
     return spent.used(Spending(), told)
 
 

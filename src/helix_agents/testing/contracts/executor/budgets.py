@@ -8,10 +8,12 @@ from helix_agents.agent.client_tools import ask_human
 from helix_agents.agent.compaction import Compaction
 from helix_agents.agent.tools import tool
 from helix_agents.domain.budgets import Budget
+from helix_agents.domain.errors import ContextTooLongError
 from helix_agents.domain.pending import ToolAnswer
 from helix_agents.domain.usage import TokenCount
 from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.backend import Backend
+from helix_agents.ports.llm import ModelRequest
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.family import answer_to, children, delegate, lead, told
 from helix_agents.testing.contracts.executor.household import boss, helper, send, spawn
@@ -228,3 +230,21 @@ class BudgetsContract(ScenarioContract):
         assert (result.code, summariser.asked > 0) == ("budget_exhausted", True)
         assert summariser.asked + _model(agent).asked == 4
         await _assert_counted(helix, agent)
+
+    async def test_a_summary_that_is_made_in_parts_stops_where_the_budget_ends(self, helix: Executor) -> None:
+        def shorten(request: ModelRequest) -> Any:
+            told = str(request.messages[0])
+            return ContextTooLongError("summariser", "no") if told.count("Assistant") > 1 else reply("?", usage=HUNDRED)
+
+        summariser = ScriptedModel(shorten, name="summariser")
+        patient = _seeker(*_looks(9), "Done.")
+        await completed(await helix.execute(patient, "Seek", SESSION))
+        compaction = Compaction(above_tokens=95, keep_tokens=10, model=summariser)
+        agent = _seeker("Never said.", budget=Budget(tokens=200), compaction=compaction)
+        result = await failed(await helix.execute(agent, "Seek " * 30, SESSION))
+        assert (result.code, _model(agent).asked) == ("budget_exhausted", 0)
+        assert "200 of 200 tokens" in result.error
+        handle = await helix.get_handle(agent, SESSION)
+        assert handle is not None
+        used = {each.source_name: each.calls for each in (await handle.usage()).sources}
+        assert used["summariser"] == 2

@@ -18,7 +18,7 @@ from helix_agents.agent.tools import tool
 from helix_agents.domain.errors import ContextTooLongError, InvalidInputError, ModelUnavailableError
 from helix_agents.domain.messages import Message, ToolMessage, UserMessage
 from helix_agents.domain.summaries import Summarised, summary_message
-from helix_agents.llm.scripted import ScriptedModel, call
+from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.ports.llm import LLMAdapter, ModelEvent, ModelRequest
 from helix_agents.runtimes.executor.core import ExecutorCore as Executor
 from helix_agents.testing.contracts.executor.stage import (
@@ -167,6 +167,16 @@ class LongConversationsContract(ScenarioContract):
             await _ask(helix, agent, "Low tide? " + 3 * PAGE)
             assert down.asked == 2
         assert lines(model.shown[-1])[0].startswith("user: High tide?")
+
+    async def test_what_failed_summaries_of_one_step_used_is_counted_for_each(self, helix: Executor) -> None:
+        await _ask(helix, Agent(name="reader", model=_Reads(), tools=[look_up]), "High tide?", "Low tide?")
+        summariser = ScriptedModel(lambda _: reply("They asked", stop_reason="length"), name="summariser")
+        agent = _agent(_Reads(most=2), summariser)
+        assert (await failed(await helix.execute(agent, "Both?", SESSION))).code == "context_too_long"
+        handle = await helix.get_handle(agent, SESSION)
+        assert handle is not None
+        used = {each.source_name: each.calls for each in (await handle.usage()).sources}
+        assert used["summariser"] == summariser.asked == 2
 
     async def test_hooks_see_what_a_summary_used(self, helix: Executor) -> None:
         def count(ctx: RunContext[Any, Any], event: AfterLLMCallEvent) -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 from helix_agents.agent.agent import Agent, AnyAgent
 from helix_agents.agent.context import RunContext
+from helix_agents.agent.history import LastTurns
 from helix_agents.agent.tools import Tool, Wakeup, tool
+from helix_agents.domain.budgets import Budget
 from helix_agents.domain.errors import ModelUnavailableError
 from helix_agents.domain.messages import Message, UserMessage
 from helix_agents.domain.recollections import REMEMBERED, is_recollection
 from helix_agents.domain.sessions import BranchPoint
-from helix_agents.llm.scripted import ScriptedModel, call
+from helix_agents.llm.scripted import ScriptedModel, call, reply
 from helix_agents.memory.hashing import HashingEmbedder
 from helix_agents.memory.learning import MemoryGeneration
 from helix_agents.memory.memory import Memory
@@ -137,6 +139,21 @@ class RememberingContract(ScenarioContract):
             assert lines(model.shown[-1]).count("hidden: recollection") == 2
             assert "black tea now" in model.told
 
+    async def test_what_a_history_processor_shows_no_more_is_told_again(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        if parts.memories is None:
+            return
+        await _manager(parts).save(ANN, "Likes green tea")
+        for processors, tells in (([LastTurns(turns=2)], [1, 1, 1, 1]), ([], [1, 1, 1, 1])):
+            model, session = _Answers(), f"s-{len(processors)}"
+            async with open_executor(memories=parts.memories) as helix:
+                agent = _agent(model, history_processors=processors)
+                await _say(helix, agent, *["Which tea?"] * 4, session=session)
+                assert [lines(each).count("hidden: recollection") for each in model.shown] == tells
+                told = [line for line in await spoken(helix, session) if line.startswith("hidden")]
+                assert len(told) == (2 if processors else 1)
+
     async def test_who_goes_back_to_before_it_was_told_is_told_again(
         self, open_executor: OpenExecutor, parts: Backend
     ) -> None:
@@ -246,6 +263,27 @@ class RememberingContract(ScenarioContract):
             assert (await transcript(other))[-1].metadata[REMEMBERED] == [kept.id]
             used = {each.source_name: each.calls for each in (await handle.usage()).sources}
             assert used["learner"] == 1
+
+    async def test_an_answer_of_the_learning_model_that_is_of_no_use_is_paid_for(
+        self, open_executor: OpenExecutor, parts: Backend
+    ) -> None:
+        if parts.memories is None:
+            return
+        answers = iter([reply("Ann has", stop_reason="length"), "Nothing."])
+        learner = ScriptedModel(lambda _: next(answers), name="learner")
+        agent = _agent(_Answers(), Memory(generation=MemoryGeneration(model=learner)), budget=Budget(model_calls=9))
+        async with open_executor(memories=parts.memories) as helix:
+            await _say(helix, agent, "My cat is called Mog.")
+            handle = await helix.get_handle(agent, SESSION)
+            assert handle is not None
+            used = {each.source_name: each.calls for each in (await handle.usage()).sources}
+            assert used == {"answers": 1, "learner": 1}
+            session = await helix.sessions.get(SESSION)
+            assert session.spent is not None
+            assert session.spent.total.model_calls == 2
+            # The turn is looked at again with the next one.
+            await _say(helix, agent, "And she is old.")
+            assert (await transcript(helix))[-1].metadata[REMEMBERED] == []
 
     async def test_a_turn_that_was_steered_is_one_of_those_after_which_memories_are_made(
         self, open_executor: OpenExecutor, parts: Backend
