@@ -193,6 +193,17 @@ def test_what_somebody_wrote_gives_a_terminal_no_orders(monkeypatch: pytest.Monk
         assert ("\x9b" in document) == (not terminal)
 
 
+def test_a_table_stays_one_where_characters_are_two_columns_wide_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys, "stdout", out := Shown(terminal=True))
+    Output().table(("user", "said"), [("山田", "日本語のテキスト"), ("Zoe\u0301", "one two three four")])
+    assert out.getvalue().splitlines() == [
+        "USER  SAID",
+        "山田  日本語のテキ…",
+        "Zoe\u0301   one two three…",
+    ]
+
+
 def test_the_shell_is_told_how_to_complete() -> None:
     helix = Path(sys.executable).parent / "helix"
     asked = {"_HELIX_COMPLETE": "bash_complete", "COMP_WORDS": "helix se", "COMP_CWORD": "1"}
