@@ -229,6 +229,10 @@ def test_messages_that_wait_for_their_turn_are_shown_and_can_be_taken_back(ann: 
     page = open_console("#/sessions/queue")
     page.get_by_text("2 messages wait").wait_for()
     first = page.locator(".queued", has_text="first of them")
+    assert first.locator("small > time").count() == 1
+    page.set_viewport_size({"width": 375, "height": 700})
+    assert first.locator("p").bounding_box()["width"] > 250
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
     first.get_by_role("button", name="Give to the turn").click()
     first.get_by_text("for the running turn").wait_for()
     assert [turn["steers"] for turn in ann.get("/sessions/queue/queue").json()["items"]] == [True, False]

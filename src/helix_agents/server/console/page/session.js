@@ -128,7 +128,7 @@ class SessionView {
         "div.queued",
         null,
         h("p", null, text),
-        h("small", null, `${word}, ${when(turn.queuedAt)}`),
+        h("small", null, `${word}, `, when(turn.queuedAt)),
         turn.steers
           ? button("Answer later", change({ steers: false }, "It waits for a turn of its own."))
           : button("Give to the turn", change({ steers: true }, "The running turn takes it in with its next step.")),
