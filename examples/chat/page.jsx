@@ -30,6 +30,7 @@ function Part({ part, approve }) {
       {name}: {part.state} {part.state === "output-available" && JSON.stringify(part.output)}
       {part.state === "approval-requested" && (
         <>
+          <code>{JSON.stringify(part.input)}</code>{" "}
           <button onClick={() => approve({ id: part.approval.id, approved: true })}>Approve</button>
           <button onClick={() => approve({ id: part.approval.id, approved: false })}>Deny</button>
         </>

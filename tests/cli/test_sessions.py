@@ -50,6 +50,7 @@ agents = [Agent(name="desk", model=model, handoffs=[billing])]
     assert "agent      desk, handed over to billing (version 3)" in helix(folder, "sessions", "show", "handed").out
     [listed] = helix(folder, "sessions", "list", "--agent", "desk", "--json").json["items"]
     assert (listed["agent_type"], listed["held_by"]) == ("desk", "billing")
+    assert "handed   desk → billing  completed" in helix(folder, "sessions", "list").out
 
 
 def test_messages_runs_and_checkpoints_are_shown(office: Path) -> None:

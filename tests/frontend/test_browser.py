@@ -113,6 +113,7 @@ def test_the_example_is_a_chat_with_approvals(browser, page_script: Path, tmp_pa
         page = context.new_page()
         page.goto(f"http://127.0.0.1:{port}/?session=c-1")
         say(page, "Please book a boat")
+        page.get_by_text('{"boat":"Petrel"}').wait_for()
         page.get_by_role("button", name="Approve").click()
         page.get_by_text("Anything else?").wait_for()
         assert page.locator(".tool").inner_text().startswith('book: output-available "booked Petrel"')

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from helix_agents import Agent, Image, ScriptedModel, ToolContext, ask_human, tool
+from helix_agents import Agent, Handoff, Image, ScriptedModel, ToolContext, ask_human, tool
 from helix_agents.domain.errors import ModelRefusedError
 from helix_agents.domain.messages import Source
 from helix_agents.llm.scripted import call, provider_call, reply
@@ -77,12 +77,17 @@ async def see() -> list[str | Image]:
 
 
 eye = Agent(name="eye", model=ScriptedModel([call("see"), "Seen."]), tools=[see])
+guide = Agent(
+    name="guide",
+    model=ScriptedModel([call("handoff__eye", {"reason": "to see"})]),
+    handoffs=[Handoff("eye", description="Sees.")],
+)
 
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveServer]:
     """The server of these tests, below a path of another application."""
-    server = agent_server(console=True, executor={"agents": [*agents, villain, eye], "janitor_seconds": None})
+    server = agent_server(console=True, executor={"agents": [*agents, villain, eye, guide], "janitor_seconds": None})
     app = Starlette(routes=[Mount("/agents", server)], lifespan=server.lifespan)
     with LiveServer(app) as live:
         live.app = server
@@ -181,6 +186,20 @@ def test_an_approval_from_the_inbox_lets_the_conversation_go_on(ann: httpx2.Clie
     below.locator("details.tool summary", has_text="publish").click()
     below.get_by_text("published r-edited").first.wait_for()
 
+    # What was answered waits no longer.
+    page.get_by_role("link", name="Runs").click()
+    page.locator("summary .status[data-status=completed]").wait_for()
+    assert page.locator("summary .status").all_text_contents() == ["completed", "waited"]
+
+
+def test_a_turn_in_which_several_agents_worked_tells_what_each_of_them_used(ann: httpx2.Client, open_console) -> None:
+    start(ann, "led", "look", agentType="guide")
+    settled(ann, "led")
+    page = open_console("#/sessions/led/runs")
+    page.locator("summary.row").click()
+    page.get_by_text("eye: scripted 1 call").wait_for()
+    page.get_by_text("guide: scripted 1 call").wait_for()
+
 
 def test_a_decision_that_somebody_else_made_meanwhile_is_told_and_stands(ann: httpx2.Client, open_console) -> None:
     start(ann, "contested", "publish")
@@ -210,6 +229,10 @@ def test_messages_that_wait_for_their_turn_are_shown_and_can_be_taken_back(ann: 
     page = open_console("#/sessions/queue")
     page.get_by_text("2 messages wait").wait_for()
     first = page.locator(".queued", has_text="first of them")
+    assert first.locator("small > time").count() == 1
+    page.set_viewport_size({"width": 375, "height": 700})
+    assert first.locator("p").bounding_box()["width"] > 250
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
     first.get_by_role("button", name="Give to the turn").click()
     first.get_by_text("for the running turn").wait_for()
     assert [turn["steers"] for turn in ann.get("/sessions/queue/queue").json()["items"]] == [True, False]

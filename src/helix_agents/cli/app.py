@@ -101,6 +101,8 @@ def _run(arguments: Sequence[str], output: Output) -> int:
         _check_encoding(arguments)
         outcome = app.main(list(arguments), prog_name="helix", standalone_mode=False, obj=output)
     except click.ClickException as error:
+        # A mistake may keep click from coming to the option at all.
+        output.as_json = output.as_json or _wants_json(arguments)
         if output.as_json:
             output.fail_with("usage", error.format_message())
         else:
@@ -167,6 +169,11 @@ def _check_encoding(arguments: Sequence[str]) -> None:
             argument.encode()
         except UnicodeEncodeError as problem:
             raise click.UsageError(f"{argument!r} is not UTF-8 text.") from problem
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether `--json` is among the options; what follows a `--` is none."""
+    return "--json" in arguments[: arguments.index("--") if "--" in arguments else None]
 
 
 def _explain(error: Exception, output: Output) -> int:

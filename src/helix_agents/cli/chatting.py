@@ -81,7 +81,7 @@ class Chat:
         model: LLMAdapter | None,
     ) -> None:
         self.output = output
-        self.keyboard = Keyboard()
+        self.keyboard = Keyboard(output.note)
         self.loop = loop
         self.helix = helix
         self.session_id = session_id

@@ -65,6 +65,8 @@ def _note(chunk: StreamChunk) -> str | None:
             return f"· {who}{name} {_short(arguments)}"
         case ToolEnd(tool_name=name, result=result, in_parts=in_parts) if _is_worth_telling(name):
             return f"· {who}{name} → {_short(result_in_words(result, in_parts=in_parts))}"
+        case ToolError(tool_name=name, error=error) if name == FINISH_TOOL:
+            return f"· {who}the output was refused: {_short(error)}"
         case ToolError(tool_name=name, error=error):
             return f"· {who}{name} failed: {_short(error)}"
         case ProviderToolInput(tool_name=name, arguments=arguments):

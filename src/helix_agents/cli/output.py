@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import sys
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -71,10 +73,11 @@ class Output:
             click.echo("None.")
             return
         lines = [[heading.upper() for heading in columns], *([_one_line(cell) for cell in row] for row in rows)]
-        widths = [max(len(line[at]) for line in lines) for at in range(len(columns) - 1)]
+        widths = [max(_width(line[at]) for line in lines) for at in range(len(columns) - 1)]
         for line in lines:
             *cells, last = line
-            shown = "  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), last])
+            padded = [cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)]
+            shown = "  ".join([*padded, last])
             click.echo(_cut(_harmless(shown.rstrip(), sys.stdout)))
 
     def answer(self, document: Mapping[str, Any]) -> None:
@@ -128,5 +131,16 @@ def _cut(line: str) -> str:
     """The line, cut at the terminal's width; whole if it is piped."""
     if not sys.stdout.isatty():
         return line
-    width = shutil.get_terminal_size().columns
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    room = shutil.get_terminal_size().columns
+    if _width(line) <= room:
+        return line
+    # One column is for the ellipsis.
+    ends = accumulate(map(_width, line))
+    return f"{line[: sum(1 for _ in takewhile(lambda end: end < room, ends))]}…"
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes: ideographs take two, and marks above a letter none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "FW" else 1 for c in text)

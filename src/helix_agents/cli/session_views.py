@@ -23,7 +23,13 @@ async def list_sessions(output: Output, url: str, *, offset: int, limit: int, **
     output.table(
         ("session", "agent", "status", "messages", "updated"),
         [
-            (each.session_id, each.agent_type, each.status, str(each.message_count), shown_time(each.updated_at))
+            (
+                each.session_id,
+                each.agent_type if each.held_by is None else f"{each.agent_type} → {each.held_by}",
+                each.status,
+                str(each.message_count),
+                shown_time(each.updated_at),
+            )
             for each in page.items
         ],
     )

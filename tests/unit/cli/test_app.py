@@ -130,6 +130,15 @@ def test_a_wrong_command_line_is_explained(arguments: list[str], capsys: pytest.
     assert "Usage: helix" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["doctor", "--no-such-option"], ["doctor", "\udcff"]])
+def test_a_wrong_command_line_is_explained_to_scripts(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*arguments, "--json"]) == ExitCode.USAGE
+    said = capsys.readouterr()
+    assert (json.loads(said.out)["error"]["code"], said.err) == ("usage", "")
+    assert run([*arguments, "--", "--json"]) == ExitCode.USAGE
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "store"),
     [
@@ -184,6 +193,17 @@ def test_what_somebody_wrote_gives_a_terminal_no_orders(monkeypatch: pytest.Monk
         assert ("\x9b" in document) == (not terminal)
 
 
+def test_a_table_stays_one_where_characters_are_two_columns_wide_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys, "stdout", out := Shown(terminal=True))
+    Output().table(("user", "said"), [("山田", "日本語のテキスト"), ("Zoe\u0301", "one two three four")])
+    assert out.getvalue().splitlines() == [
+        "USER  SAID",
+        "山田  日本語のテキ…",
+        "Zoe\u0301   one two three…",
+    ]
+
+
 def test_the_shell_is_told_how_to_complete() -> None:
     helix = Path(sys.executable).parent / "helix"
     asked = {"_HELIX_COMPLETE": "bash_complete", "COMP_WORDS": "helix se", "COMP_CWORD": "1"}
@@ -216,28 +236,37 @@ def test_an_argument_that_is_no_text_is_wrong_usage(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8:surrogateescape"])
 def test_what_comes_in_and_is_no_text_is_told_and_not_called_a_bug(encoding: str, tmp_path: Path) -> None:
     (tmp_path / "talking.py").write_text(
-        "from helix_agents import Agent, ScriptedModel\n"
-        "agent = Agent(name='agent', model=ScriptedModel(lambda _: 'Hello'), instructions='Talk.')\n",
+        "from helix_agents import Agent, ScriptedModel, tool\n"
+        "from helix_agents.testing import call\n"
+        "@tool(require_approval=True)\n"
+        "def erase() -> str:\n"
+        "    'Erase everything.'\n"
+        "    return 'erased'\n"
+        "agent = Agent(name='agent', model=ScriptedModel([call('erase'), 'Well.']), tools=[erase])\n",
         encoding="utf-8",
     )
     settings = {**os.environ, "PYTHONIOENCODING": encoding, "HELIX_STORE": f"sqlite:///{tmp_path}/helix.db"}
     helix = str(Path(sys.executable).with_name("helix"))
 
-    def piped(*command: str) -> subprocess.CompletedProcess[bytes]:
+    def piped(lines: bytes, *command: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [helix, *command],
             cwd=tmp_path,
             env=settings,
-            input=b"caf\xe9\n",
+            input=lines,
             capture_output=True,
             timeout=60,
             check=False,
         )
 
-    ran = piped("run", "talking.py", "-")
+    ran = piped(b"caf\xe9\n", "run", "talking.py", "-")
     assert (ran.returncode, b"Standard input is not UTF-8 text" in ran.stderr) == (ExitCode.USAGE, True), ran
-    talked = piped("chat", "talking.py")
-    assert (talked.returncode, b"This message cannot be used" in talked.stderr) == (ExitCode.OK, True), talked
+    # The line that follows takes its place: it still answers the question, and starts no other turn.
+    lines = b"caf\xe9\nErase it\nn caf\xe9\nn too early\n"
+    talked = piped(lines, "chat", "talking.py", "--session", "s-1")
+    assert (talked.returncode, talked.stderr.count(b"is not UTF-8 text")) == (ExitCode.OK, 2), talked
+    told = piped(b"", "sessions", "messages", "s-1").stdout
+    assert b"not approved by the user: too early" in told, told
 
 
 @pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": "xterm", "NO_COLOR": ""}])

@@ -7,8 +7,9 @@ import pytest
 from helix_agents.cli.following import Follower
 from helix_agents.cli.output import Output
 from helix_agents.cli.session_views import shown_message
-from helix_agents.domain.chunks import ProviderToolEnd, ProviderToolInput, SourceChunk, TextDelta
+from helix_agents.domain.chunks import ProviderToolEnd, ProviderToolInput, SourceChunk, TextDelta, ToolError
 from helix_agents.domain.messages import AssistantMessage, ProviderCall, Source
+from helix_agents.ports.llm import FINISH_TOOL
 
 URL = "https://sea.example/tides"
 
@@ -35,6 +36,12 @@ def test_what_the_provider_does_is_a_line_and_each_source_is_named_once(capsys: 
         "· web_search failed: too often",
         f"· source Tides {URL}",
     ]
+
+
+def test_an_output_that_was_refused_is_called_that_and_no_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    about: dict[str, Any] = {"session_id": "s", "run_id": "r", "agent_type": "a", "tool_call_id": "f"}
+    Follower(Output(), "s").show(ToolError(tool_name=FINISH_TOOL, error="name the case", **about))
+    assert capsys.readouterr().err == "· the output was refused: name the case\n"
 
 
 def test_a_stored_reply_shows_what_the_provider_did() -> None:

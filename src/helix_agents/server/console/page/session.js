@@ -128,7 +128,7 @@ class SessionView {
         "div.queued",
         null,
         h("p", null, text),
-        h("small", null, `${word}, ${when(turn.queuedAt)}`),
+        h("small", null, `${word}, `, when(turn.queuedAt)),
         turn.steers
           ? button("Answer later", change({ steers: false }, "It waits for a turn of its own."))
           : button("Give to the turn", change({ steers: true }, "The running turn takes it in with its next step.")),
@@ -372,7 +372,8 @@ class SessionView {
       h(
         "summary.row",
         null,
-        status(run.status),
+        // Only the newest turn can still wait: an earlier one was answered, or its calls were given up.
+        status(run.status.startsWith("suspended") && run.runId !== this.detail.run?.runId ? "waited" : run.status),
         h(
           "span.row-main",
           null,
@@ -398,10 +399,12 @@ class SessionView {
   async #usageOf(run, place) {
     try {
       const { items } = await get("usage", { sessionId: this.sessionId, runId: run.runId, days: 366 }, this.signal);
+      const several = new Set(items.map((each) => each.agentType)).size > 1;
       const lines = items.map((each) =>
         h(
           "li",
           null,
+          several && each.agentType ? `${each.agentType}: ` : null,
           h("b", null, each.sourceName),
           ` ${count(each.calls, "call")}`,
           each.sourceType === "tokens"
