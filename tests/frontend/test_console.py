@@ -231,8 +231,9 @@ def test_messages_that_wait_for_their_turn_are_shown_and_can_be_taken_back(ann: 
     first = page.locator(".queued", has_text="first of them")
     assert first.locator("small > time").count() == 1
     page.set_viewport_size({"width": 375, "height": 700})
-    assert first.locator("p").bounding_box()["width"] > 250
-    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    # The page draws its queue anew now and then.
+    wait_until(lambda: (box := first.locator("p").bounding_box()) is not None and box["width"] > 250)
+    wait_until(lambda: page.evaluate("document.documentElement.scrollWidth") == 375)
     first.get_by_role("button", name="Give to the turn").click()
     first.get_by_text("for the running turn").wait_for()
     assert [turn["steers"] for turn in ann.get("/sessions/queue/queue").json()["items"]] == [True, False]
